@@ -1,0 +1,1 @@
+"""From a torch factory or an ONNX file to a model that may share batches with strangers, or a refusal that says why."""
