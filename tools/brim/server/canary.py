@@ -1,0 +1,116 @@
+"""Readiness that tells the truth: a model is ready when it has answered an inference.
+
+``/v2/health/ready`` and ``/v2/models/M/ready`` stay 200 after a python-backend stub has died (measured on 24.10), so
+they are asked only to avoid sending the canary too early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient import http as triton_http
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+from brim.errors import ServerFailed
+from brim.server.endpoint import Endpoint
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+POLL_S = 0.05
+
+
+def zeros_for(client: triton_http.InferenceServerClient, model: str) -> dict[str, npt.NDArray[Any]]:
+    """One row of zeros (empty strings for BYTES) for every required input, shaped by the server's own configuration."""
+    config = client.get_model_config(model)
+    tensors = {}
+    for entry in config["input"]:
+        if entry.get("optional"):
+            continue
+        shape = [max(1, int(size)) for size in entry["dims"]]
+        if config.get("max_batch_size", 0) > 0:
+            shape = [1, *shape]
+        kind = entry["data_type"].removeprefix("TYPE_")
+        if kind == "STRING":
+            tensors[entry["name"]] = np.full(shape, b"", dtype=np.object_)
+        else:
+            tensors[entry["name"]] = np.zeros(shape, dtype=triton_to_np_dtype(kind))
+    return tensors
+
+
+def infer_inputs(tensors: Tensors, module: Any = triton_http) -> list[Any]:
+    """tritonclient inputs (of its HTTP or gRPC module) from arrays."""
+    from tritonclient.utils import np_to_triton_dtype
+
+    inputs = []
+    for name, array in tensors.items():
+        item = module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        item.set_data_from_numpy(array)
+        inputs.append(item)
+    return inputs
+
+
+def ask(endpoint: Endpoint, model: str, tensors: Tensors | None = None, *, timeout_s: float = 30.0) -> str | None:
+    """Send one canary over HTTP. Returns None when the model answered, else why it did not."""
+    client = endpoint.http_client(timeout_s=timeout_s)
+    try:
+        client.infer(model, infer_inputs(tensors if tensors is not None else zeros_for(client, model)))
+    except InferenceServerException as error:
+        return f"[{error.status()}] {error.message()}"
+    except (OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        client.close()
+    return None
+
+
+def wait_ready(
+    endpoint: Endpoint,
+    canaries: Mapping[str, Tensors | None],
+    *,
+    timeout_s: float,
+    still_alive: Callable[[], str | None],
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Block until every model has answered its canary.
+
+    Args:
+        endpoint: the server.
+        canaries: model name -> the row to send; None sends zeros shaped by the model's configuration.
+        timeout_s: bound on the whole wait.
+        still_alive: None while the server lives, else how it ended.
+        on_progress: told each model's name when it has answered.
+
+    Raises:
+        ServerFailed: the server ended, or time ran out; names the models that did not answer and why.
+    """
+    deadline = time.monotonic() + timeout_s
+    waiting: dict[str, str] = dict.fromkeys(canaries, "not ready yet")
+    client = endpoint.http_client(timeout_s=5.0)
+    try:
+        while True:
+            for model in list(waiting):
+                ended = still_alive()
+                if ended:
+                    raise ServerFailed(ended)
+                try:
+                    if not client.is_model_ready(model):
+                        continue
+                except (OSError, InferenceServerException):
+                    continue
+                trouble = ask(endpoint, model, canaries[model], timeout_s=max(1.0, deadline - time.monotonic()))
+                if trouble is None:
+                    del waiting[model]
+                    on_progress(model)
+                else:
+                    waiting[model] = f"its canary failed: {trouble}"
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                reasons = "; ".join(f"{model}: {reason}" for model, reason in waiting.items())
+                raise ServerFailed(f"not ready after {timeout_s:.0f} s: {reasons}")
+            time.sleep(POLL_S)
+    finally:
+        client.close()
