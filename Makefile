@@ -1,6 +1,6 @@
 # `make up` serves, `make test` proves. Both set up everything they need.
-PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
-	"$$p" -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
+PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
+	"$$p" -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements.lock requirements-binary.lock
@@ -31,10 +31,14 @@ env: $(STAMP)
 
 # The stamp carries the hash of what was installed, so a second run needs no network and a changed lock installs again.
 $(STAMP): $(LOCKS) pyproject.toml
-	@test -n "$(PYTHON)" || { echo "error: no python3 from 3.11 to 3.13 with ensurepip was found"; \
-	  echo "hint: the embedded server has python stubs up to 3.13; install python3.12 with its venv module, or name one: make PYTHON=/path/to/python3.12 up"; exit 2; }
-	@echo "[1/3] environment in $(VENV) with $(PYTHON)" >&2
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "[1/3] environment in $(VENV)" >&2
+	@if test -x $(BIN)/python; then :; elif test -n "$(PYTHON)"; then "$(PYTHON)" -m venv $(VENV); else \
+	  echo "no python3.11 or 3.12 with the venv module here (the server's python stub needs numpy 1): fetching 3.12 with uv" >&2; \
+	  { python3 -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv && \
+	    .cache/uv/bin/uv venv --quiet --seed --python 3.12 $(VENV); } || { \
+	  echo "error: no Python 3.11 or 3.12 with the venv module was found or could be fetched" >&2; \
+	  echo "hint: install one (Debian and Ubuntu: apt-get install python3.12-venv) or name it: make PYTHON=/path/to/python3.12 up" >&2; \
+	  exit 2; }; fi
 	@echo "[2/3] pinned packages (the first time: some minutes)" >&2
 	@$(BIN)/python -m pip install --quiet --progress-bar off -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps -r requirements-binary.lock
@@ -42,10 +46,11 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lock:
+# CUDA libraries are torch's own business: on a machine without the CPU build of torch, pip takes them as torch pins them.
+lock: env
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header requirements.in -o requirements.lock.all
-	@grep -vE '^(nvidia-|cuda-|triton==)' requirements.lock.all > requirements.lock; rm requirements.lock.all
+	@$(BIN)/uv pip compile --quiet --python-platform linux --python-version 3.11 --no-annotate --no-header requirements.in -o .cache/lock
+	@grep -vE '^(nvidia-|cuda-|triton==)' .cache/lock > requirements.lock
 
 clean:
 	rm -rf $(VENV) .cache runs .mypy_cache .ruff_cache .pytest_cache

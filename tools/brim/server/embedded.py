@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +18,10 @@ from brim.errors import NoSpace, PortInUse, ServerFailed
 from brim.server import leftovers, wheel
 from brim.server.canary import Tensors, wait_ready
 from brim.server.endpoint import LOOPBACK, Endpoint
+from brim.server.logs import log_tail
 from brim.server.ports import choose_ports
 
 PR_SET_PDEATHSIG = 1
-LOG_TAIL_LINES = 15
-LOG_LIMIT_BYTES = 64 * 1024 * 1024
 LEAST_SHM_BYTES = 32 * 1024 * 1024
 """Every python-backend instance takes 1 MiB at start and grows; below this a start fails with an unclear text."""
 START_TRIES = 3
@@ -216,28 +214,8 @@ class EmbeddedServer:
         status = self._process.poll()
         return None if status is None else f"tritonserver ended with status {status}"
 
-    def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
-        """The last lines of the log: errors only when there are any."""
-        try:
-            text = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return ""
-        errors = [line for line in text if " E " in line or "rror" in line]
-        return "\n".join((errors or text)[-lines:])
-
-    def bound_log(self) -> None:
-        """Cut the log to its newest quarter once it has outgrown its limit."""
-        if not self.log_file.is_file() or self.log_file.stat().st_size <= LOG_LIMIT_BYTES:
-            return
-        with self.log_file.open("r+b") as log:
-            log.seek(-LOG_LIMIT_BYTES // 4, os.SEEK_END)
-            kept = log.read()
-            log.seek(0)
-            log.write(kept)
-            log.truncate()
-
     def _explain(self, error: ServerFailed) -> ServerFailed:
-        tail = self.log_tail()
+        tail = log_tail(self.log_file)
         if "already in use" in tail:
             return PortInUseAtStart(error.message, hint="another program took the port between the check and the start")
         return ServerFailed(
@@ -287,17 +265,3 @@ def _check_shared_memory() -> None:
             f"/dev/shm has {free // 2**20} MiB free, and the python backend needs at least {LEAST_SHM_BYTES // 2**20}",
             hint="remove old files there, or give the container more (docker run --shm-size=1g)",
         )
-
-
-def wait_until_told(server: EmbeddedServer, told: Callable[[], bool], *, poll_s: float = 0.2) -> None:
-    """Keep the server's log bounded until somebody says stop.
-
-    Raises:
-        ServerFailed: the server ended by itself.
-    """
-    while not told():
-        ended = server.how_it_ended()
-        if ended:
-            raise ServerFailed(f"{ended}\nthe end of {server.log_file}:\n{server.log_tail()}")
-        server.bound_log()
-        time.sleep(poll_s)

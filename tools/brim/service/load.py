@@ -46,6 +46,10 @@ def _place(document: Any, path: Sequence[str | int]) -> tuple[int, int]:
     return line, column
 
 
+def _inside(path: Sequence[str | int], block: Sequence[str | int]) -> bool:
+    return len(path) > len(block) and path[: len(block)] == block
+
+
 def _known_keys(path: Sequence[str | int]) -> list[str]:
     """Keys that the schema knows in the block that holds ``path``'s last step."""
     model: Any = Service
@@ -107,7 +111,14 @@ def check_text(text: str, file: str) -> tuple[Service | None, list[Finding]]:
     try:
         return Service.model_validate(_plain(document)), []
     except ValidationError as error:
-        findings = [_finding(file, document, detail) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        faulty = [detail["loc"] for detail in details]
+        findings = [
+            _finding(file, document, detail)
+            for detail in details
+            # A list whose items are faulty counts as empty for pydantic; the items' own faults say it better.
+            if not (detail["type"] == "too_short" and any(_inside(loc, detail["loc"]) for loc in faulty))
+        ]
         return None, sorted(findings, key=lambda finding: (finding.line, finding.column))
 
 

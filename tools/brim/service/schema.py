@@ -45,25 +45,6 @@ class DataType(StrEnum):
     BYTES = "BYTES"
 
 
-class Source(Part):
-    """Where the model comes from: a torch factory ``package.module:function``, or an ONNX file."""
-
-    torch: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    onnx: str | None = None
-    tolerance: float = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
-    adapter: str | None = Field(
-        default=None,
-        pattern=r"^[\w.]+:\w+$",
-        description="class that turns requests into the model's inputs; none when they map one to one",
-    )
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Source:
-        if (self.torch is None) == (self.onnx is None):
-            raise ValueError("give exactly one of torch and onnx")
-        return self
-
-
 class Tensor(Part):
     """One input or output of a row, as a caller sees it. ``shape`` is without the batch; -1 is a variable size."""
 
@@ -81,6 +62,29 @@ class Tensor(Part):
             if size == 0 or size < -1:
                 raise ValueError(f"a size is positive, or -1 for variable; got {size}")
         return shape
+
+
+class Source(Part):
+    """Where the model comes from: a torch factory ``package.module:function``, or an ONNX file."""
+
+    torch: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    onnx: str | None = None
+    tolerance: float = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
+    adapter: str | None = Field(
+        default=None,
+        pattern=r"^[\w.]+:\w+$",
+        description="class that turns requests into the model's inputs; none when they map one to one",
+    )
+
+    graph_inputs: tuple[Tensor, ...] = Field(
+        default=(), description="inputs of the ONNX graph, for the native profiles, when an adapter makes them"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Source:
+        if (self.torch is None) == (self.onnx is None):
+            raise ValueError("give exactly one of torch and onnx")
+        return self
 
 
 class InputTensor(Tensor):

@@ -1,0 +1,239 @@
+"""``brim serve`` ends without a trace, whatever ends it. Real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from tritonclient import grpc as triton_grpc
+from tritonclient import http as triton_http
+
+from brim.paths import Project
+from brim.server import leftovers
+from brim.server.canary import infer_inputs
+from brim.server.endpoint import LOOPBACK
+from brim.server.ports import choose_ports
+from tests.server.doubler import MODEL, make_project
+
+PATIENCE_S = 90
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return make_project(tmp_path)
+
+
+@contextmanager
+def serving(project: Project, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    """``brim serve --json`` as a child process, from its ready line on. Killed at the end if it still lives."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "brim", "serve", "--json", *arguments],
+        env={**os.environ, "BRIM_ROOT": str(project.root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        if not line:
+            pytest.fail(f"no ready line: {child.communicate(timeout=PATIENCE_S)}")
+        yield child, json.loads(line)
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=PATIENCE_S)
+
+
+def prefix_of(server_pid: int) -> str:
+    """The shared-memory prefix on a server's command line."""
+    for part in psutil.Process(server_pid).cmdline():
+        if "shm-region-prefix-name=" in part:
+            return part.rpartition("=")[2]
+    raise AssertionError("no prefix on the command line")
+
+
+def trace_of(prefix: str) -> list[object]:
+    """Everything that is left of a server: processes, regions, the note."""
+    note = leftovers.notes_folder() / f"{prefix}.json"
+    return [*leftovers.processes_of(prefix), *leftovers.regions_of(prefix), *([note] if note.exists() else [])]
+
+
+def until_gone(prefix: str) -> list[object]:
+    """What is left once everything has had time to end."""
+    deadline = time.monotonic() + PATIENCE_S
+    while trace_of(prefix) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return trace_of(prefix)
+
+
+def test_ready_line_and_right_answers_over_both_protocols(project: Project) -> None:
+    with serving(project) as (child, ready):
+        assert ready["event"] == "ready"
+        assert ready["models"] == ["doubler"]
+        assert ready["gateway"] is None
+        assert psutil.Process(ready["pid"]).ppid() == child.pid
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        for module, address in ((triton_http, ready["http"]), (triton_grpc, ready["grpc"])):
+            client = module.InferenceServerClient(address)
+            answer = client.infer("doubler", infer_inputs({"X": x}, module)).as_numpy("Y")
+            np.testing.assert_array_equal(answer, 2 * x)
+            client.close()
+        prefix = prefix_of(ready["pid"])
+        assert leftovers.regions_of(prefix), "the check below would prove nothing"
+    assert child.returncode == 0
+    assert trace_of(prefix) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_stops_it_without_a_trace(project: Project, number: signal.Signals) -> None:
+    with serving(project) as (child, ready):
+        prefix = prefix_of(ready["pid"])
+        child.send_signal(number)
+        child.wait(PATIENCE_S)
+    assert child.returncode == 0
+    assert trace_of(prefix) == []
+
+
+def test_a_second_signal_does_not_break_the_clean_up(project: Project) -> None:
+    with serving(project) as (child, ready):
+        prefix = prefix_of(ready["pid"])
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGINT)
+        child.wait(PATIENCE_S)
+    assert trace_of(prefix) == []
+
+
+def test_killed_outright_then_started_again(project: Project) -> None:
+    with serving(project) as (child, ready):
+        first = prefix_of(ready["pid"])
+        child.kill()
+        child.wait(PATIENCE_S)
+        with serving(project) as (_, again):
+            assert again["models"] == ["doubler"]
+            second = prefix_of(again["pid"])
+            assert trace_of(first) == []
+    assert trace_of(second) == []
+
+
+def test_killed_together_with_its_server_then_started_again(project: Project) -> None:
+    with serving(project) as (child, ready):
+        first = prefix_of(ready["pid"])
+        child.kill()
+        psutil.Process(ready["pid"]).kill()
+        child.wait(PATIENCE_S)
+        # The stub and the regions are orphans now: nobody is left to clear them but the next start.
+        assert leftovers.regions_of(first)
+        with serving(project):
+            assert trace_of(first) == []
+
+
+def test_killed_outright_takes_the_server_along(project: Project) -> None:
+    with serving(project) as (child, ready):
+        prefix, server = prefix_of(ready["pid"]), psutil.Process(ready["pid"])
+        child.kill()
+        child.wait(PATIENCE_S)
+        psutil.wait_procs([server], timeout=PATIENCE_S)
+        assert not server.is_running()
+        assert leftovers.clear_stale() in ([prefix], [])
+    assert trace_of(prefix) == []
+
+
+def test_server_that_dies_is_an_error(project: Project) -> None:
+    with serving(project) as (child, ready):
+        prefix = prefix_of(ready["pid"])
+        psutil.Process(ready["pid"]).kill()
+        out, error = child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 2
+    # The error shape on stdout, since --json was given.
+    assert "tritonserver ended" in json.loads(out)["error"]["message"]
+    assert trace_of(prefix) == []
+
+
+def test_two_servers_at_once_do_not_touch_each_other(project: Project) -> None:
+    with serving(project) as (_, one), serving(project) as (_, two):
+        assert {one["http"], one["grpc"], one["metrics"]}.isdisjoint({two["http"], two["grpc"], two["metrics"]})
+        assert leftovers.regions_of(prefix_of(one["pid"])) and leftovers.regions_of(prefix_of(two["pid"]))
+
+
+def run(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """One brim command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "brim", *arguments],
+        env={**os.environ, "BRIM_ROOT": str(project.root)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_given_ports_are_used(project: Project) -> None:
+    ports = choose_ports(LOOPBACK, {"http": None, "grpc": None, "metrics": None})
+    arguments = [word for name, port in ports.items() for word in (f"--{name}-port", str(port))]
+    with serving(project, *arguments) as (_, ready):
+        assert {name: ready[name] for name in ports} == {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
+
+
+def test_port_in_use_names_port_and_holder(project: Project) -> None:
+    with serving(project) as (_, ready):
+        taken = str(ready["http"]).rpartition(":")[2]
+        answer = run(project, "serve", "--http-port", taken)
+    assert answer.returncode == 2
+    assert f"http port {taken} on 127.0.0.1 is in use by tritonserver (pid {ready['pid']})" in answer.stderr
+    assert "hint:" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda p: (p.model_repository / "doubler/1/model.onnx").unlink(), "model_repository/doubler/1/model.onnx is missing"),
+        (lambda p: (p.model_repository / "doubler/1/model.onnx").write_bytes(b""), "model.onnx is empty"),
+        (lambda p: (p.model_repository / "doubler/config.pbtxt").unlink(), "`brim config doubler --write` makes it"),
+        (lambda p: (p.services / "doubler.yaml").write_text("name: doubler\nmodle: 3\n"), "did you mean 'model'?"),
+    ],
+    ids=["missing model", "empty model", "missing configuration", "misspelt key"],
+)
+def test_what_is_missing_is_said_at_once(project: Project, spoil, said: str) -> None:  # type: ignore[no-untyped-def]
+    spoil(project)
+    answer = run(project, "serve")
+    assert answer.returncode == 2
+    assert said in answer.stderr
+
+
+def test_unknown_service_lists_the_known(project: Project) -> None:
+    answer = run(project, "serve", "dubler", "--json")
+    assert answer.returncode == 2
+    error = json.loads(answer.stdout)["error"]
+    assert error["code"] == "unknown_service"
+    assert "known: doubler" in error["message"] and "did you mean doubler?" in error["hint"]
+
+
+def test_model_that_cannot_load_fails_with_the_servers_own_words(tmp_path: Path) -> None:
+    project = make_project(tmp_path, model=MODEL.replace("class Triton", "raise ValueError('no such weights')\nclass Triton"))
+    before = set(leftovers.notes_folder().glob("*.json"))
+    answer = run(project, "serve")
+    assert answer.returncode == 2
+    assert "no such weights" in answer.stderr
+    assert set(leftovers.notes_folder().glob("*.json")) <= before
+
+
+def test_running_url_is_used_as_it_is(project: Project) -> None:
+    with serving(project) as (_, ready):
+        answer = run(project, "serve", "--url", f"http://{ready['http']}", "--json")
+        assert answer.returncode == 0
+        assert json.loads(answer.stdout)["http"] == ready["http"]
+    answer = run(project, "serve", "--url", f"http://{ready['http']}")
+    assert answer.returncode == 2
+    assert "did not answer its canary" in answer.stderr

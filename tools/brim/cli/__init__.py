@@ -1,0 +1,5 @@
+"""The ``brim`` command. Data goes to stdout, words for people to stderr."""
+
+from brim.cli.app import main
+
+__all__ = ["main"]

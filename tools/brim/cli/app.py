@@ -1,0 +1,84 @@
+"""The commands put together, and exit codes: 0 yes, 1 no, 2 wrong input, 3 could not tell, 70 our bug, 130 interrupted."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import click
+import typer
+
+from brim import __version__
+from brim.cli.output import put, put_error, say
+from brim.errors import BrimError, InputError, NoSpace
+
+app = typer.Typer(
+    name="brim",
+    help="Fill every Triton batch to the brim, spill nobody's request.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        put(f"brim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Options before the command."""
+
+
+def main() -> NoReturn:
+    """Entry point: run one command and end with its exit code."""
+    from brim.cli import commands
+
+    commands.register(app)
+    sys.exit(_run())
+
+
+def _run() -> int:
+    as_json = "--json" in sys.argv[1:]
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "brim")
+    try:
+        result = app(standalone_mode=False)
+    except BrimError as error:
+        put_error(command, error, as_json=as_json)
+        return error.exit_code
+    except click.ClickException as error:
+        hint = f"`brim {command} --help` shows what it takes" if command != "brim" else "`brim --help`"
+        put_error(command, InputError(error.format_message(), hint=hint), as_json=as_json)
+        return InputError.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted")
+        return 130
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            where = f" while writing {error.filename}" if error.filename else ""
+            put_error(command, NoSpace(f"no space left on the disk{where}", hint="free some space"), as_json=as_json)
+            return NoSpace.exit_code
+        return _bug(command, error, as_json)
+    except Exception as error:  # noqa: BLE001 - the outermost edge: whatever gets here is a bug of ours, and is reported as one
+        return _bug(command, error, as_json)
+    return result if isinstance(result, int) else 0
+
+
+def _bug(command: str, error: Exception, as_json: bool) -> int:
+    traceback.print_exc(file=sys.stderr)
+    bug = BrimError(
+        f"a bug in brim: {type(error).__name__}: {error}", hint="please report it with the lines above and your command"
+    )
+    bug.code = "bug"
+    put_error(command, bug, as_json=as_json)
+    return 70

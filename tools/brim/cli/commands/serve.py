@@ -1,0 +1,170 @@
+"""``brim serve``: the services on a server, until told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from brim.cli.output import put, say
+from brim.config.generate import Profile
+from brim.errors import InputError, ModelFileError
+from brim.paths import Project, find_project
+from brim.server.canary import ask
+from brim.server.container import ContainerServer
+from brim.server.embedded import EmbeddedServer, ServerOptions
+from brim.server.endpoint import endpoint_from_url
+from brim.server.watch import watch
+from brim.service.load import find_services
+from brim.service.samples import Row, sample_rows
+from brim.service.schema import Service
+
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Chosen by the system when absent.")]
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Told(BaseException):
+    """A signal said stop while something else was under way. Not an Exception: nothing on the way may swallow it."""
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[None]:
+    """SIGTERM, SIGINT and SIGHUP end what runs inside the block; the block itself then ends without an error.
+
+    Only the first signal interrupts, so that a second one cannot break the clean-up that the first has started.
+    """
+    told = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            raise Told
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    except Told:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def canaries(services: Sequence[Service]) -> dict[str, Row | None]:
+    """The first sample of each service, or None where it has none."""
+    rows = {service.name: sample_rows(service) for service in services}
+    return {name: found[0] if found else None for name, found in rows.items()}
+
+
+def require_artifacts(project: Project, services: Sequence[Service], profile: Profile) -> None:
+    """Check that the model repository holds what the profile needs.
+
+    Raises:
+        ModelFileError: a configuration or a model file is missing or empty; all of them at once.
+    """
+    missing = []
+    for service in services:
+        folder = project.model_repository / service.name
+        model = "model.plan" if profile is Profile.TENSORRT else "model.onnx"
+        config = Path("config.pbtxt") if profile is Profile.DEFAULT else Path("configs") / f"{profile.value}.pbtxt"
+        for path, remedy in (
+            (folder / config, f"brim config {service.name} --write"),
+            (folder / "1" / model, f"brim export {service.name}"),
+        ):
+            if not path.is_file() or path.stat().st_size == 0:
+                state = "is empty" if path.is_file() else "is missing"
+                missing.append(f"{path.relative_to(project.root)} {state}: `{remedy}` makes it")
+    if missing:
+        raise ModelFileError("\n".join(missing), hint="`make up` does all of it")
+
+
+def serve(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Services; all when none.")] = None,
+    http_port: Port = None,
+    grpc_port: Port = None,
+    metrics_port: Port = None,
+    profile: Annotated[Profile, typer.Option(help="Which configuration to serve.")] = Profile.DEFAULT,
+    container: Annotated[bool, typer.Option("--container", help="Serve from NVIDIA's image with Docker.")] = False,
+    url: Annotated[str | None, typer.Option(help="Use a server that already runs, by its HTTP address.")] = None,
+    ready_timeout_s: Annotated[float, typer.Option(min=1, help="Bound on the wait for every canary.")] = 180.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One line with the endpoints when all are ready.")] = False,
+) -> int:
+    """Serve models until SIGTERM or Ctrl-C; ready means that every model has answered a real request."""
+    project = find_project()
+    services = find_services(project.services, names or [])
+    models = [service.name for service in services]
+    if url is not None:
+        return _already_running(url, services, as_json)
+    require_artifacts(project, services, profile)
+    options = ServerOptions(
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        profile=None if profile is Profile.DEFAULT else profile.value,
+        ready_timeout_s=ready_timeout_s,
+    )
+    with stop_on_signal():
+        server: EmbeddedServer | ContainerServer
+        if container:
+            server = ContainerServer(
+                project.model_repository,
+                models,
+                log_file=project.cache / "logs" / "container.log",
+                canaries=canaries(services),
+                options=options,
+                on_progress=say,
+            )
+        else:
+            server = EmbeddedServer(
+                project.model_repository,
+                models,
+                cache=project.cache,
+                log_file=new_log(project),
+                canaries=canaries(services),
+                options=options,
+                on_progress=say,
+            )
+        with server:
+            ready = {
+                "event": "ready",
+                **server.endpoint.as_json(),
+                "gateway": None,
+                "models": models,
+                "pid": server.pid,
+            }
+            put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
+            say("Ctrl-C stops it")
+            watch(server)
+    return 0
+
+
+def new_log(project: Project, *, keep: int = 10) -> Path:
+    """A log file of this process's own; the oldest of earlier runs are removed."""
+    folder = project.cache / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    old = sorted(folder.glob("triton-*.log"), key=lambda path: path.stat().st_mtime)
+    for path in old[: max(0, len(old) - keep + 1)]:
+        path.unlink(missing_ok=True)
+    return folder / f"triton-{os.getpid()}.log"
+
+
+def _already_running(url: str, services: Sequence[Service], as_json: bool) -> int:
+    endpoint = endpoint_from_url(url)
+    failed = {name: trouble for name, row in canaries(services).items() if (trouble := ask(endpoint, name, row))}
+    if failed:
+        raise InputError(
+            "\n".join(f"{url}: {name} did not answer its canary: {trouble}" for name, trouble in failed.items()),
+            hint="is the server up, and does it hold these models?",
+        )
+    models = [service.name for service in services]
+    ready = {"event": "ready", **endpoint.as_json(), "gateway": None, "models": models, "pid": None}
+    put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
+    return 0

@@ -1,0 +1,56 @@
+"""One success shape and one error shape for every command, and who reads which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from brim import __version__
+from brim.errors import BrimError
+
+people = Console(stderr=True, highlight=False, soft_wrap=True)
+"""Words for people. Progress is drawn only on a terminal."""
+
+
+def say(text: str) -> None:
+    """One line for people."""
+    people.print(text, markup=False)
+
+
+def put(text: str) -> None:
+    """Data on stdout, at once."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def provenance() -> dict[str, Any]:
+    """With what, where and when an answer was made."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "arguments": sys.argv[1:],
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def put_answer(command: str, data: Any, *, ok: bool = True) -> None:
+    """The JSON envelope. ``ok`` is false when the answer is no; the data says why."""
+    envelope = {"command": command, "version": __version__, "ok": ok, "data": data, "provenance": provenance()}
+    put(json.dumps(envelope, ensure_ascii=False))
+
+
+def put_error(command: str, error: BrimError, *, as_json: bool) -> None:
+    """An error as the JSON error shape on stdout, or as words on stderr."""
+    if as_json:
+        shape = {"code": error.code, "message": error.message, "hint": error.hint}
+        put(json.dumps({"command": command, "version": __version__, "ok": False, "error": shape}, ensure_ascii=False))
+        return
+    say(f"error: {error.message}")
+    if error.hint:
+        say(f"hint: {error.hint}")

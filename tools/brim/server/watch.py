@@ -1,0 +1,25 @@
+"""Stay beside a running server."""
+
+from __future__ import annotations
+
+import time
+from typing import NoReturn
+
+from brim.errors import ServerFailed
+from brim.server.container import ContainerServer
+from brim.server.embedded import EmbeddedServer
+from brim.server.logs import bound_log, log_tail
+
+
+def watch(server: EmbeddedServer | ContainerServer, *, poll_s: float = 0.2) -> NoReturn:
+    """Keep the server's log bounded for as long as it runs; an exception (a signal's, say) is the way out.
+
+    Raises:
+        ServerFailed: the server ended by itself.
+    """
+    while True:
+        ended = server.how_it_ended()
+        if ended:
+            raise ServerFailed(f"{ended}\nthe end of {server.log_file}:\n{log_tail(server.log_file)}")
+        bound_log(server.log_file)
+        time.sleep(poll_s)
