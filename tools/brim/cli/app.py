@@ -7,7 +7,6 @@ import sys
 import traceback
 from typing import Annotated, NoReturn
 
-import click
 import typer
 
 from brim import __version__
@@ -54,11 +53,12 @@ def _run() -> int:
     except BrimError as error:
         put_error(command, error, as_json=as_json)
         return error.exit_code
-    except click.ClickException as error:
+    except typer.TyperException as error:
         hint = f"`brim {command} --help` shows what it takes" if command != "brim" else "`brim --help`"
-        put_error(command, InputError(error.format_message(), hint=hint), as_json=as_json)
+        words = getattr(error, "format_message", lambda: str(error))()
+        put_error(command, InputError(words, hint=hint), as_json=as_json)
         return InputError.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
         return 130
     except BrokenPipeError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from brim.service.schema import Batching, DataType, Kind, QueuePolicy, Service, Tensor
+from brim.service.schema import Batching, DataType, InputTensor, Kind, QueuePolicy, Service, Tensor
 from brim.units import ms_to_us
 
 ADAPTER_PARAMETER = "brim"
@@ -45,6 +45,11 @@ def _in_graph(tensor: Tensor) -> Tensor:
     return tensor.model_copy(update={"name": tensor.graph_name or tensor.name})
 
 
+def may_be_absent(tensor: Tensor) -> bool:
+    """Whether a request may leave the input out. The inputs of a graph are all needed."""
+    return isinstance(tensor, InputTensor) and tensor.optional
+
+
 def model_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.ModelConfig:
     """The configuration of a service under one profile."""
     config = pb.ModelConfig(name=service.name, max_batch_size=service.max_batch_size)
@@ -59,14 +64,17 @@ def model_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.Mod
         inputs, outputs = graph_tensors(service)
     for tensor in inputs:
         config.input.add(
-            name=tensor.name, data_type=triton_type(tensor.dtype), dims=tensor.shape, optional=tensor.optional
+            name=tensor.name,
+            data_type=triton_type(tensor.dtype),
+            dims=tensor.shape,
+            optional=may_be_absent(tensor),
         )
-    for tensor in outputs:
+    for tensor, output in zip(outputs, service.outputs, strict=True):
         config.output.add(
             name=tensor.name,
             data_type=triton_type(tensor.dtype),
             dims=tensor.shape,
-            label_filename=tensor.labels or "",
+            label_filename=output.labels or "",
         )
     for group in service.instances:
         kind = group.kind if profile is Profile.DEFAULT else Kind.GPU
@@ -107,7 +115,7 @@ def _queue_policy(policy: QueuePolicy) -> pb.ModelQueuePolicy:
 def _warmup(rows: int, inputs: Sequence[Tensor]) -> pb.ModelWarmup:
     warmup = pb.ModelWarmup(name=f"rows_{rows}", batch_size=rows, count=1)
     for tensor in inputs:
-        if tensor.optional:
+        if may_be_absent(tensor):
             continue
         dims = [WARMUP_VARIABLE_SIZE if size == -1 else size for size in tensor.shape]
         warmup.inputs[tensor.name].CopyFrom(
@@ -136,6 +144,6 @@ def adapter_settings(service: Service) -> dict[str, Any]:
         "outputs": {tensor.name: tensor.graph_name for tensor in service.outputs if tensor.graph_name},
         "threads": service.runtime.threads,
         "longest_tokens": service.runtime.longest_tokens,
-        "padding": service.runtime.padding.model_dump() if service.runtime.padding else None,
+        "padding": service.runtime.padding.model_dump(exclude_defaults=True) if service.runtime.padding else None,
     }
     return {key: value for key, value in settings.items() if value}

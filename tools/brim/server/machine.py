@@ -104,7 +104,11 @@ def look(folder: Path) -> list[Check]:
     glibc = wheel.glibc_version()
     memory = psutil.virtual_memory()
     return [
-        Check("machine", State.OK, f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {memory.total // 2**30} GiB"),
+        Check(
+            "machine",
+            State.OK,
+            f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {memory.total // 2**30} GiB",
+        ),
         Check(
             "python",
             State.OK,

@@ -48,12 +48,10 @@ class DataType(StrEnum):
 class Tensor(Part):
     """One input or output of a row, as a caller sees it. ``shape`` is without the batch; -1 is a variable size."""
 
-    name: str = Field(min_length=1)
-    dtype: DataType
-    shape: tuple[int, ...]
+    name: str = Field(min_length=1, description="as callers spell it")
+    dtype: DataType = Field(description="KServe v2 data type; text is BYTES")
+    shape: tuple[int, ...] = Field(description="sizes of one row, without the batch; -1 is variable")
     graph_name: str | None = Field(default=None, description="its name in the ONNX graph, when that is another one")
-    labels: str | None = Field(default=None, description="label file beside config.pbtxt, one line a class")
-    optional: bool = False
 
     @field_validator("shape")
     @classmethod
@@ -67,13 +65,13 @@ class Tensor(Part):
 class Source(Part):
     """Where the model comes from: a torch factory ``package.module:function``, or an ONNX file."""
 
-    torch: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    onnx: str | None = None
+    torch: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$", description="factory, `package.module:function`")
+    onnx: str | None = Field(default=None, description="ONNX file, relative to the checkout")
     tolerance: float = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
     adapter: str | None = Field(
         default=None,
         pattern=r"^[\w.]+:\w+$",
-        description="class that turns requests into the model's inputs; none when they map one to one",
+        description="class that turns requests into graph inputs; not needed when they map one to one, nor for text to token ids",
     )
 
     graph_inputs: tuple[Tensor, ...] = Field(
@@ -90,18 +88,27 @@ class Source(Part):
 class InputTensor(Tensor):
     """An input, with what the guard lets pass."""
 
+    optional: bool = Field(default=False, description="a request may leave it out")
     finite: bool = Field(default=True, description="refuse NaN and infinities")
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: float | None = Field(default=None, description="smallest value; null: the export's index range, if any")
+    maximum: float | None = Field(default=None, description="largest value; null: the export's index range, if any")
     longest_bytes: int | None = Field(default=None, ge=1, description="longest BYTES element")
     largest_size: int | None = Field(default=None, ge=1, description="most elements along any variable axis")
+
+
+class OutputTensor(Tensor):
+    """An output."""
+
+    labels: str | None = Field(
+        default=None, description="label file, one line a class, relative to the model's folder in the repository"
+    )
 
 
 class Slo(Part):
     """How long a caller may wait, and what happens when it waits longer."""
 
     latency_ms: PositiveMilliseconds = Field(default=1000.0, description="what `percentile` of answers must meet")
-    percentile: float = Field(default=99.0, gt=0, lt=100)
+    percentile: float = Field(default=99.0, gt=0, lt=100, description="of all answers, 0..100")
     caller_gives_up_ms: PositiveMilliseconds | None = Field(
         default=None, description="when the client leaves by itself; null when it waits for ever"
     )
@@ -126,10 +133,12 @@ class Arrival(StrEnum):
 class Traffic(Part):
     """How much traffic is expected, and how it arrives."""
 
-    rate_per_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    peak_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    arrival: Arrival = Arrival.STEADY
-    size: Literal["fixed", "variable"] = "fixed"
+    rate_per_s: float = Field(default=10.0, gt=0, allow_inf_nan=False, description="requests a second, on average")
+    peak_per_s: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="requests a second at the worst"
+    )
+    arrival: Arrival = Field(default=Arrival.STEADY, description="whether requests come evenly or in bursts")
+    size: Literal["fixed", "variable"] = Field(default="fixed", description="whether all requests cost about the same")
 
     @model_validator(mode="after")
     def _peak(self) -> Traffic:
@@ -141,8 +150,8 @@ class Traffic(Part):
 class CallerClass(Part):
     """Callers that are treated alike. Priority 1 is the most important."""
 
-    name: str = Field(pattern=NAME_PATTERN)
-    priority: int = Field(default=1, ge=1)
+    name: str = Field(pattern=NAME_PATTERN, description="as it stands in reports")
+    priority: int = Field(default=1, ge=1, description="1 is served first")
     share: float = Field(default=1.0, gt=0, le=1, description="part of the traffic")
     deadline_ms: PositiveMilliseconds | None = Field(default=None, description="null: the objective of the service")
 
@@ -150,9 +159,9 @@ class CallerClass(Part):
 class QueuePolicy(Part):
     """Triton's ModelQueuePolicy. Any of these switches payload prefetching off: see `brim lint` before using it."""
 
-    timeout_action: Literal["REJECT", "DELAY"] = "REJECT"
-    default_timeout_ms: Milliseconds = 0.0
-    allow_timeout_override: bool = False
+    timeout_action: Literal["REJECT", "DELAY"] = Field(default="REJECT", description="what happens on a timeout")
+    default_timeout_ms: Milliseconds = Field(default=0.0, description="longest wait in the queue; 0 is no bound")
+    allow_timeout_override: bool = Field(default=False, description="a request may lower the timeout")
     max_queue_size: UInt32 = Field(default=0, description="requests that may wait; 0 is no bound")
 
 
@@ -160,12 +169,12 @@ class Batching(Part):
     """When a batch starts: every field of Triton's ModelDynamicBatching."""
 
     preferred: tuple[Rows, ...] = Field(default=(), description="preferred batch sizes; none means serve what waits")
-    max_queue_delay_ms: Milliseconds = 0.0
-    preserve_ordering: bool = False
-    priority_levels: UInt64 = 0
-    default_priority_level: UInt64 = 0
-    default_queue_policy: QueuePolicy | None = None
-    priority_queue_policy: dict[UInt64, QueuePolicy] = Field(default_factory=dict)
+    max_queue_delay_ms: Milliseconds = Field(default=0.0, description="how long a request may wait for company")
+    preserve_ordering: bool = Field(default=False, description="answer in the order of arrival")
+    priority_levels: UInt64 = Field(default=0, description="number of levels; 1 is served first; 0 is one queue")
+    default_priority_level: UInt64 = Field(default=0, description="level of a request that names none")
+    default_queue_policy: QueuePolicy | None = Field(default=None, description="bound and timeout of the queue")
+    priority_queue_policy: dict[UInt64, QueuePolicy] = Field(default_factory=dict, description="the same, by level")
 
     @field_validator("preferred")
     @classmethod
@@ -186,9 +195,9 @@ class Kind(StrEnum):
 class Instances(Part):
     """One instance group."""
 
-    count: int = Field(default=1, ge=1, le=64)
-    kind: Kind = Kind.AUTO
-    gpus: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    count: int = Field(default=1, ge=1, le=64, description="instances, on each GPU where they run on GPUs")
+    kind: Kind = Field(default=Kind.AUTO, description="AUTO takes a GPU when the server has one")
+    gpus: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), description="which GPUs; all when empty")
 
     @model_validator(mode="after")
     def _gpus_need_gpu(self) -> Instances:
@@ -200,8 +209,10 @@ class Instances(Part):
 class Padding(Part):
     """Cost model that cuts a batch of unequal lengths into sub-batches: fixed + per token of rows x longest."""
 
-    fixed_us: float = Field(default=1000.0, ge=0)
-    per_token_us: float = Field(default=20.0, gt=0)
+    fixed_us: float = Field(ge=0, description="cost of a run, whatever it carries")
+    per_token_us: float = Field(gt=0, description="cost of a padded token")
+    per_pair_us: float = Field(default=0.0, ge=0, description="cost of a pair of tokens of one row (attention)")
+    max_tokens: int = Field(default=0, ge=0, description="most padded tokens a run; 0 is no bound")
 
 
 class Runtime(Part):
@@ -211,40 +222,35 @@ class Runtime(Part):
         default=0, ge=0, le=256, description="ONNX Runtime intra-op threads; 0 leaves it to the adapter"
     )
     longest_tokens: int | None = Field(default=None, ge=2, description="token models: where text is cut")
-    padding: Padding | None = None
+    padding: Padding | None = Field(default=None, description="cost model for rows of unequal length; null: by device")
 
 
 class Sample(Part):
     """One real input, for the canary, the warm-up, the load tests and the self-check: input name -> value of one row."""
 
-    inputs: dict[str, str | float | int | bool | list[object]]
-
-
-class TensorRt(Part):
-    """How the TensorRT engine is built: the optimum batch of the profile, and smallest/typical/largest variable sizes."""
-
-    optimum_rows: Rows = 50
-    sizes: dict[str, tuple[int, int, int]] = Field(default_factory=dict)
+    inputs: dict[str, str | float | int | bool | list[object]] = Field(description="input name -> value of one row")
 
 
 class Service(Part):
     """One model behind one endpoint."""
 
-    name: str = Field(pattern=NAME_PATTERN)
-    description: str = ""
-    model: Source
-    inputs: tuple[InputTensor, ...] = Field(min_length=1)
-    outputs: tuple[Tensor, ...] = Field(min_length=1)
-    max_batch_size: Rows = BATCH_LIMIT
-    slo: Slo = Slo()
-    traffic: Traffic = Traffic()
-    callers: tuple[CallerClass, ...] = ()
-    batching: Batching = Batching()
-    instances: tuple[Instances, ...] = (Instances(),)
-    runtime: Runtime = Runtime()
-    tensorrt: TensorRt = TensorRt()
-    samples: tuple[Sample, ...] = ()
-    files: tuple[str, ...] = Field(default=(), description="further files that the export puts beside the model")
+    name: str = Field(pattern=NAME_PATTERN, description="the model's name on the server, and of this file")
+    description: str = Field(default="", description="one line for people")
+    model: Source = Field(description="where the model comes from")
+    inputs: tuple[InputTensor, ...] = Field(min_length=1, description="what a caller sends")
+    outputs: tuple[OutputTensor, ...] = Field(min_length=1, description="what a caller gets")
+    max_batch_size: Rows = Field(
+        default=BATCH_LIMIT, description="most rows an execution carries; 100 is the GPU's limit"
+    )
+    slo: Slo = Field(default=Slo(), description="how long a caller may wait")
+    traffic: Traffic = Field(default=Traffic(), description="how much is expected, and how it arrives")
+    callers: tuple[CallerClass, ...] = Field(default=(), description="classes of callers; none when all are equal")
+    batching: Batching = Field(default=Batching(), description="when a batch starts")
+    instances: tuple[Instances, ...] = Field(
+        default=(Instances(),), description="how often the model is loaded, and where"
+    )
+    runtime: Runtime = Field(default=Runtime(), description="how a batch is run")
+    samples: tuple[Sample, ...] = Field(default=(), description="real rows; the first is the canary")
 
     @model_validator(mode="after")
     def _consistent(self) -> Service:
