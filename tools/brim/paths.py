@@ -30,6 +30,11 @@ class Project:
         """What can be made again: the assembled server, unpacked tools. Ignored by git."""
         return self.root / ".cache"
 
+    def cache_folder(self) -> Path:
+        """The cache, made if it is not there yet. It lies on the same file system as what is moved out of it."""
+        self.cache.mkdir(parents=True, exist_ok=True)
+        return self.cache
+
     @property
     def runs(self) -> Path:
         """One immutable folder a run. Ignored by git."""

@@ -42,6 +42,8 @@ def main() -> NoReturn:
     from brim.cli import commands
 
     commands.register(app)
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     sys.exit(_run())
 
 
@@ -55,7 +57,7 @@ def _run() -> int:
         return error.exit_code
     except typer.TyperException as error:
         hint = f"`brim {command} --help` shows what it takes" if command != "brim" else "`brim --help`"
-        words = getattr(error, "format_message", lambda: str(error))()
+        words = error.format_message() if hasattr(error, "format_message") else str(error)
         put_error(command, InputError(words, hint=hint), as_json=as_json)
         return InputError.exit_code
     except (KeyboardInterrupt, typer.Abort):

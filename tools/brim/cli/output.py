@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from brim import __version__
 from brim.errors import BrimError
@@ -27,6 +29,13 @@ def put(text: str) -> None:
     """Data on stdout, at once."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def table_text(table: Table) -> str:
+    """A table as plain text, as wide as it needs to be."""
+    written = io.StringIO()
+    Console(width=200, highlight=False, color_system=None, file=written).print(table)
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def provenance() -> dict[str, Any]:

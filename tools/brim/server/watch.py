@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from brim.errors import ServerFailed
@@ -11,8 +12,12 @@ from brim.server.embedded import EmbeddedServer
 from brim.server.logs import bound_log, log_tail
 
 
-def watch(server: EmbeddedServer | ContainerServer, *, poll_s: float = 0.2) -> NoReturn:
+def watch(
+    server: EmbeddedServer | ContainerServer, *, every: Callable[[], None] = lambda: None, poll_s: float = 0.2
+) -> NoReturn:
     """Keep the server's log bounded for as long as it runs; an exception (a signal's, say) is the way out.
+
+    ``every`` is called at each look.
 
     Raises:
         ServerFailed: the server ended by itself.
@@ -22,4 +27,5 @@ def watch(server: EmbeddedServer | ContainerServer, *, poll_s: float = 0.2) -> N
         if ended:
             raise ServerFailed(f"{ended}\nthe end of {server.log_file}:\n{log_tail(server.log_file)}")
         bound_log(server.log_file)
+        every()
         time.sleep(poll_s)

@@ -27,6 +27,9 @@ NUMPY_TYPES: dict[DataType, type] = {
 }
 """BF16 has no numpy type, so a sample cannot carry it."""
 
+RANDOM_LONGEST = 16
+"""Longest variable axis that is drawn."""
+
 Row = dict[str, npt.NDArray[Any]]
 
 
@@ -49,6 +52,32 @@ def sample_rows(service: Service) -> list[Row]:
     if problems:
         raise ServiceFileError("\n".join(problems), hint="a sample is one row, without the batch dimension")
     return rows
+
+
+def random_rows(service: Service, count: int, *, seed: int = 0) -> list[Row]:
+    """Rows of random values inside the service's own limits, for a service that has no samples. BF16 is not drawn.
+
+    Integers without limits are 0 or 1, which every index table holds.
+    """
+    draw = np.random.default_rng(seed)
+    return [{tensor.name: _random(tensor, draw) for tensor in service.inputs} for _ in range(count)]
+
+
+def _random(tensor: InputTensor, draw: np.random.Generator) -> npt.NDArray[Any]:
+    longest = min(tensor.largest_size or RANDOM_LONGEST, RANDOM_LONGEST)
+    shape = [1, *(int(draw.integers(1, longest + 1)) if size == -1 else size for size in tensor.shape)]
+    if tensor.dtype is DataType.BYTES:
+        words = draw.integers(0, 10_000, shape)
+        return np.array([f"sample {word}".encode() for word in words.ravel()], dtype=np.object_).reshape(shape)
+    kind: np.dtype[Any] = np.dtype(NUMPY_TYPES[tensor.dtype])
+    if kind.kind == "f":
+        low, high = (
+            (-1.0 if tensor.minimum is None else tensor.minimum),
+            (1.0 if tensor.maximum is None else tensor.maximum),
+        )
+        return draw.uniform(min(low, high), high, shape).astype(kind)
+    low, high = int(tensor.minimum or 0), int(1 if tensor.maximum is None else tensor.maximum)
+    return draw.integers(min(low, high), high, shape, endpoint=True).astype(kind)
 
 
 def _row_of(tensor: InputTensor, value: object) -> npt.NDArray[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from brim.cli.commands import config, serve
+from brim.cli.commands import add, config, doctor, export, lint, measure, serve, up
 
 
 def register(app: typer.Typer) -> None:
     """Add every command to the application, in the order of the flow."""
-    for module in (config, serve):
+    for module in (up, add, export, config, lint, serve, measure, doctor):
         app.command()(getattr(module, module.__name__.rpartition(".")[2]))

@@ -1,0 +1,159 @@
+"""``brim up``: from a checkout to served models with proven answers, in one command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brim.cli.app import JsonFlag
+from brim.cli.clients import curl_line, python_lines
+from brim.cli.commands.export import put_gates
+from brim.cli.commands.serve import Port, canaries, new_log, require_artifacts, stop_on_signal
+from brim.cli.output import people, put, put_answer, say
+from brim.cli.self_check import Verdict, self_check
+from brim.cli.status_line import StatusLine
+from brim.config.files import write_configs
+from brim.config.generate import Profile
+from brim.errors import AnswerIsNo
+from brim.findings import Severity
+from brim.lint import lint_paths
+from brim.paths import Project, find_project
+from brim.server.embedded import EmbeddedServer, ServerOptions
+from brim.server.watch import watch
+from brim.service.load import find_services
+from brim.service.schema import Service
+from brim_export.service_export import export_service
+
+
+def up(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Services; all when none.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="End after the self-check.")] = False,
+    http_port: Port = None,
+    grpc_port: Port = None,
+    metrics_port: Port = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Export, configure, serve and check every service; then stay up until Ctrl-C."""
+    project = find_project()
+    services = find_services(project.services, names or [])
+    options = ServerOptions(http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
+    verdicts: list[Verdict] = []
+    with stop_on_signal():
+        _prepare(project, services)
+        say("[4/5] serving")
+        with EmbeddedServer(
+            project.model_repository,
+            [service.name for service in services],
+            cache=project.cache,
+            log_file=new_log(project),
+            canaries=canaries(services),
+            options=options,
+            on_progress=lambda text: say(f"      {text}"),
+        ) as server:
+            say("[5/5] self-check: real requests, every answer compared")
+            for service in services:
+                found = self_check(server.endpoint, service)
+                verdicts += found
+                for verdict in found:
+                    say(f"      {_line(verdict)}")
+                    for fault in verdict.faults:
+                        say(f"        {fault}")
+            wrong = [verdict for verdict in verdicts if not verdict.ok]
+            if not as_json:
+                _show_clients(server, services)
+            if once or wrong:
+                say(
+                    "the self-check found wrong answers; stopping"
+                    if wrong
+                    else "every answer was right; stopping, as --once asks"
+                )
+            else:
+                _stay(server, services)
+    if as_json:
+        put_answer("up", {"self_check": [_as_json(verdict) for verdict in verdicts]}, ok=all(v.ok for v in verdicts))
+    return 0 if all(verdict.ok for verdict in verdicts) else 1
+
+
+def _prepare(project: Project, services: Sequence[Service]) -> None:
+    """Export, configure and lint.
+
+    Raises:
+        AnswerIsNo: a gate refused or the linter found an error.
+    """
+    for service in services:
+        say(f"[1/5] export {service.name}")
+        result = export_service(project, service, on_progress=lambda text: say(f"      {text}"))
+        if result is None:
+            say("      up to date")
+        elif not result.ok:
+            put_gates(result.gates)
+            raise AnswerIsNo(f"{service.name}: a gate refused; an earlier export is left as it was")
+    say("[2/5] configurations")
+    for service in services:
+        for path in write_configs(project.model_repository, service):
+            say(f"      wrote {path.relative_to(project.root)}")
+    say("[3/5] lint")
+    findings = [
+        finding for service in services for finding in lint_paths([_shown(project.model_repository / service.name)])
+    ]
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    for finding in errors:
+        say(f"      {finding.render()}")
+    say(f"      {len(errors)} errors; {len(findings) - len(errors)} warnings, which `brim lint model_repository` shows")
+    if errors:
+        raise AnswerIsNo("the linter found errors in the generated configuration", hint="change the service file")
+    require_artifacts(project, services, Profile.DEFAULT)
+
+
+def _shown(path: Path) -> Path:
+    """The path as a person in the working directory would write it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _line(verdict: Verdict) -> str:
+    sizes = ", ".join(f"{count}x{size}" for size, count in sorted(verdict.executions_by_size.items()))
+    callers = "alone" if verdict.callers == 1 else f"{verdict.callers} at once"
+    return (
+        f"{verdict.service} {verdict.protocol:4} {callers:11} {verdict.right}/{verdict.asked} right "
+        f"(against {verdict.reference}); batches: {sizes}"
+    )
+
+
+def _as_json(verdict: Verdict) -> dict[str, object]:
+    return {
+        "service": verdict.service,
+        "protocol": verdict.protocol,
+        "callers": verdict.callers,
+        "asked": verdict.asked,
+        "right": verdict.right,
+        "faults": verdict.faults,
+        "executions_by_size": verdict.executions_by_size,
+        "reference": verdict.reference,
+    }
+
+
+def _show_clients(server: EmbeddedServer, services: Sequence[Service]) -> None:
+    endpoint = server.endpoint
+    put(f"\nHTTP     http://{endpoint.http}\ngRPC     {endpoint.grpc}\nmetrics  http://{endpoint.metrics}/metrics")
+    for service in services:
+        put(f"\n# {service.name}: curl\n{curl_line(endpoint, service)}")
+    shortest = min(services, key=lambda service: len(curl_line(endpoint, service)))
+    put(f"\n# {shortest.name}: tritonclient, gRPC\n{python_lines(endpoint, shortest, asynchronous=False)}")
+    put(
+        f"\n# {shortest.name}: tritonclient, HTTP with asyncio\n{python_lines(endpoint, shortest, asynchronous=True)}\n"
+    )
+
+
+def _stay(server: EmbeddedServer, services: Sequence[Service]) -> None:
+    say("Ctrl-C stops it")
+    names = [service.name for service in services]
+    if not sys.stderr.isatty():
+        watch(server)
+    with people.status("") as status:
+        line = StatusLine(server.endpoint, names, status.update)
+        watch(server, every=line.tick)
