@@ -89,7 +89,7 @@ def _row_of(tensor: InputTensor, value: object) -> npt.NDArray[Any]:
         array.ravel()[:] = [str(item).encode("utf-8") for item in flat.ravel()]
         array = np.array(array, dtype=np.object_)
     else:
-        array = np.array(value, dtype=NUMPY_TYPES[tensor.dtype])
+        array = _exactly(np.array(value, dtype=np.object_), np.dtype(NUMPY_TYPES[tensor.dtype]))
     if array.ndim == 0 and len(tensor.shape) >= 1:
         array = array.reshape([1] * len(tensor.shape))
     fits = array.ndim == len(tensor.shape) and all(
@@ -98,3 +98,21 @@ def _row_of(tensor: InputTensor, value: object) -> npt.NDArray[Any]:
     if not fits:
         raise ValueError(f"shape {list(array.shape)}, expected {list(tensor.shape)}")
     return array[np.newaxis]
+
+
+def _exactly(values: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The values in that type.
+
+    Raises:
+        ValueError: a value is no number, or an integer type cannot hold it as it is.
+    """
+    for value in values.ravel():
+        if not isinstance(value, bool | int | float):
+            raise ValueError(f"{value!r} is not a number")
+        if kind.kind in "iu":
+            limits = np.iinfo(kind)
+            if not limits.min <= value <= limits.max or value != int(value):
+                raise ValueError(f"{value!r} is not a whole number in {limits.min}..{limits.max}")
+        if kind.kind == "b" and value not in (0, 1):
+            raise ValueError(f"{value!r} is neither true nor false")
+    return values.astype(kind)
