@@ -154,7 +154,7 @@ def test_server_that_dies_is_an_error(project: Project) -> None:
     with serving(project) as (child, ready):
         prefix = prefix_of(ready["pid"])
         psutil.Process(ready["pid"]).kill()
-        out, error = child.communicate(timeout=PATIENCE_S)
+        out, _ = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 2
     # The error shape on stdout, since --json was given.
     assert "tritonserver ended" in json.loads(out)["error"]["message"]
@@ -198,7 +198,10 @@ def test_port_in_use_names_port_and_holder(project: Project) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda p: (p.model_repository / "doubler/1/model.onnx").unlink(), "model_repository/doubler/1/model.onnx is missing"),
+        (
+            lambda p: (p.model_repository / "doubler/1/model.onnx").unlink(),
+            "model_repository/doubler/1/model.onnx is missing",
+        ),
         (lambda p: (p.model_repository / "doubler/1/model.onnx").write_bytes(b""), "model.onnx is empty"),
         (lambda p: (p.model_repository / "doubler/config.pbtxt").unlink(), "`brim config doubler --write` makes it"),
         (lambda p: (p.services / "doubler.yaml").write_text("name: doubler\nmodle: 3\n"), "did you mean 'model'?"),
@@ -221,7 +224,9 @@ def test_unknown_service_lists_the_known(project: Project) -> None:
 
 
 def test_model_that_cannot_load_fails_with_the_servers_own_words(tmp_path: Path) -> None:
-    project = make_project(tmp_path, model=MODEL.replace("class Triton", "raise ValueError('no such weights')\nclass Triton"))
+    project = make_project(
+        tmp_path, model=MODEL.replace("class Triton", "raise ValueError('no such weights')\nclass Triton")
+    )
     before = set(leftovers.notes_folder().glob("*.json"))
     answer = run(project, "serve")
     assert answer.returncode == 2

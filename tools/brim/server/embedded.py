@@ -136,7 +136,7 @@ class EmbeddedServer:
         stale = leftovers.clear_stale()
         if stale:
             self.on_progress(f"cleared {len(stale)} server(s) left by an earlier run")
-        _check_shared_memory()
+        check_shared_memory()
         found = wheel.find_wheel()
         backends = wheel.assemble(found, self.cache)
         environment = {**wheel.environment(found), **self.options.extra_environment}
@@ -254,7 +254,12 @@ def _die_with_parent(parent: int) -> Callable[[], None]:
     return ask_kernel
 
 
-def _check_shared_memory() -> None:
+def check_shared_memory() -> None:
+    """Refuse a start that shared memory has no room for.
+
+    Raises:
+        NoSpace: /dev/shm is missing or nearly full.
+    """
     if not leftovers.SHM.is_dir():
         raise NoSpace(
             "/dev/shm does not exist, and the python backend keeps its tensors there", hint="mount a tmpfs on it"
