@@ -185,7 +185,7 @@ class EmbeddedServer:
                     stderr=subprocess.STDOUT,
                     env=dict(environment),
                     start_new_session=True,
-                    preexec_fn=_die_with_parent(os.getpid()),
+                    preexec_fn=die_with_parent(os.getpid()),
                 )
         except OSError as error:
             if error.errno == errno.ENOSPC:
@@ -243,7 +243,8 @@ class PortInUseAtStart(ServerFailed, PortInUse):
     code = "port_in_use"
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
+def die_with_parent(parent: int) -> Callable[[], None]:
+    """For ``preexec_fn``: the kernel sends SIGTERM to the child when ``parent`` ends, however it ends."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def ask_kernel() -> None:
