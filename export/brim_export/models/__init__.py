@@ -1,0 +1,1 @@
+"""Factories of the models that ship with Brim."""

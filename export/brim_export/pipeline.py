@@ -1,0 +1,392 @@
+"""Export a model: make or take the ONNX file, hold it against every gate, and put it in place when all of them pass."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from brim.errors import AnswerIsNo, BrimError, GateRefused, InputError, ModelFileError
+from brim.limits import BATCH_LIMIT
+from brim_export import gates, graph, onnx_source
+from brim_export.artifact import (
+    ARTIFACT_NAME,
+    MODEL_NAME,
+    Artifact,
+    FileRecord,
+    GateRecord,
+    SourceRecord,
+    Tensor,
+    Tolerance,
+    ValidRange,
+    file_faults,
+    hash_files,
+)
+from brim_export.fingerprint import fingerprint, versions
+from brim_export.gates import PARITY_TOLERANCE, ROW_TOLERANCE, GateResult
+from brim_export.noise import captured
+from brim_export.placement import place, staging
+from brim_export.rows import RowSource
+from brim_export.session import Array, LoadFailed, RunFailed, Session
+from brim_export.source import OnnxSource, Source, TorchSource
+from brim_export.subject import Subject, working_sizes
+
+if TYPE_CHECKING:
+    from brim_export.torch_source import LoadedModule
+
+Samples = Mapping[str, Sequence[Array]]
+"""Rows to try the model with, by input name, without the batch axis."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """Every gate's answer. ``artifact`` and ``model_path`` are None when one of them refused: nothing was placed.
+
+    ``log`` is what the export libraries printed.
+    """
+
+    gates: list[GateResult]
+    artifact: Artifact | None
+    model_path: Path | None
+    log: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether every gate passed."""
+        return self.artifact is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    tolerance: float
+    row_tolerance: float
+    batch_limit: int
+    seed: int
+
+    def checked(self) -> _Settings:
+        if not 1 <= self.batch_limit <= BATCH_LIMIT:
+            raise InputError(
+                f"batch limit {self.batch_limit}, expected 1..{BATCH_LIMIT}: the GPU takes no more rows a batch"
+            )
+        if not (0 < self.tolerance < 1 and 0 < self.row_tolerance < 1):
+            raise InputError(f"tolerances {self.tolerance} and {self.row_tolerance}, expected between 0 and 1")
+        if self.seed < 0:
+            raise InputError(f"seed {self.seed}, expected 0 or more")
+        return self
+
+    def as_numbers(self) -> dict[str, float]:
+        return {
+            "tolerance": self.tolerance,
+            "row_tolerance": self.row_tolerance,
+            "batch_limit": self.batch_limit,
+            "seed": self.seed,
+        }
+
+
+def export(
+    source: Source,
+    out_dir: Path,
+    *,
+    samples: Samples | None = None,
+    tolerance: float = PARITY_TOLERANCE,
+    row_tolerance: float = ROW_TOLERANCE,
+    batch_limit: int = BATCH_LIMIT,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+    log_path: Path | None = None,
+) -> ExportResult:
+    """Make ``model.onnx``, the assets and ``artifact.json`` in ``out_dir``, or say which gates refused and why.
+
+    When a gate refuses, or anything raises, ``out_dir`` is left exactly as it was. With ``log_path``, what the export
+    libraries printed is written there in that case.
+
+    Raises:
+        InputError: the factory, the samples or a setting is wrong.
+        ModelFileError: the model file cannot be read, written or loaded.
+        NoSpace: the disk is full.
+    """
+    settings = _Settings(tolerance, row_tolerance, batch_limit, seed).checked()
+    tell = on_progress or (lambda message: None)
+    log = io.StringIO()
+    try:
+        with staging(out_dir) as work:
+            result = _export(source, out_dir, work, samples, settings, tell, log)
+    except BaseException as error:
+        _write_log(log_path, log)
+        if isinstance(error, ModelFileError) and log_path and log.getvalue():
+            error.hint = f"{error.hint}; what torch printed is in {log_path}".removeprefix("; ")
+        raise
+    if not result.ok:
+        _write_log(log_path, log)
+    return result
+
+
+def require(result: ExportResult) -> Artifact:
+    """The artifact of a result.
+
+    Raises:
+        GateRefused: a gate refused; carries every refusal's message.
+    """
+    if result.artifact is None:
+        refusals = [f"{item.gate}: {item.message}" for item in result.gates if not item.ok]
+        raise GateRefused("\n".join(refusals), hint="nothing was written; an earlier export is still in place")
+    return result.artifact
+
+
+def up_to_date(
+    source: Source,
+    out_dir: Path,
+    *,
+    samples: Samples | None = None,
+    tolerance: float = PARITY_TOLERANCE,
+    row_tolerance: float = ROW_TOLERANCE,
+    batch_limit: int = BATCH_LIMIT,
+    seed: int = 0,
+) -> bool:
+    """Whether ``out_dir`` holds, unharmed, what exporting now with these arguments would make. The model is not loaded.
+
+    Raises:
+        InputError: the factory's module is not to be found, or a setting is wrong.
+        ModelFileError: the ONNX source cannot be read.
+    """
+    settings = _Settings(tolerance, row_tolerance, batch_limit, seed).checked()
+    wanted = fingerprint(source, settings.as_numbers(), samples)
+    try:
+        artifact = Artifact.load(out_dir / ARTIFACT_NAME)
+    except ModelFileError:
+        return False
+    return artifact.fingerprint == wanted and not file_faults(out_dir, artifact.files)
+
+
+def _export(
+    source: Source,
+    out_dir: Path,
+    work: Path,
+    samples: Samples | None,
+    settings: _Settings,
+    tell: Progress,
+    log: io.StringIO,
+) -> ExportResult:
+    stage, backup = work / "new", work / "old"
+    stage.mkdir()
+    backup.mkdir()
+    loaded: LoadedModule | None = None
+    limits: dict[str, int] = {}
+    if isinstance(source, TorchSource):
+        loaded, limits, refusals = _from_torch(source, stage, tell, log)
+        if refusals:
+            return ExportResult(refusals, None, None, log.getvalue())
+    else:
+        tell(f"taking {source.path.name} as it is")
+        _from_onnx(source, stage)
+    subject = _subject(source, stage / MODEL_NAME, loaded, limits, samples, settings, tell)
+    results = _run_gates(subject, loaded, settings, tell)
+    if not all(result.ok for result in results):
+        return ExportResult(results, None, None, log.getvalue())
+    if loaded and loaded.write_assets:
+        tell("writing the files that belong to the model")
+        _assets(loaded, stage, work / "assets")
+    artifact = _artifact(source, subject, results, settings, hash_files(stage), samples)
+    artifact.save(stage / ARTIFACT_NAME)
+    earlier = _earlier_files(out_dir)
+    place(stage, [*artifact.files, ARTIFACT_NAME], out_dir, backup)
+    for name in earlier - set(artifact.files):
+        (out_dir / name).unlink(missing_ok=True)
+    return ExportResult(results, artifact, out_dir / MODEL_NAME, log.getvalue())
+
+
+def _from_torch(
+    source: TorchSource, stage: Path, tell: Progress, log: io.StringIO
+) -> tuple[LoadedModule, dict[str, int], list[GateResult]]:
+    """The loaded factory and its axes' limits, its ONNX file written; or every gate's answer if it cannot become a graph."""
+    try:
+        from brim_export import torch_source
+    except ImportError as error:
+        raise InputError(
+            f"exporting from torch needs {error.name}, which is not installed",
+            hint="install brim with its [export] extra",
+        ) from error
+
+    tell(f"building {source.factory}")
+    with captured(log):
+        loaded = torch_source.load(source)
+        mode = gates.mode_result(loaded.mode_faults())
+    tell("torch to ONNX")
+    try:
+        with captured(log):
+            program = torch_source.export_program(loaded)
+            torch_source.write_onnx(loaded, program, stage / MODEL_NAME)
+    except torch_source.NotExportable as error:
+        own = {
+            error.gate: gates.refused(error.gate, [error.fault], error.remedy),
+            gates.INFERENCE_MODE: mode,
+        }
+        missing = f"the model could not be exported (see {error.gate})"
+        return loaded, {}, [own.get(gate) or gates.not_run(gate, missing) for gate in gates.GATES]
+    return loaded, torch_source.axis_limits(loaded, program), []
+
+
+def _from_onnx(source: OnnxSource, stage: Path) -> None:
+    model = onnx_source.read(source.path)
+    external = onnx_source.external_files(source.path, model)
+    taken = [str(file) for file in external if str(file) in (MODEL_NAME, ARTIFACT_NAME)]
+    if taken:
+        raise ModelFileError(
+            f"{source.path}: external data file {taken[0]} has a name that the export uses itself",
+            hint="save the model again with another name for its external data",
+        )
+    shutil.copyfile(source.path, stage / MODEL_NAME)
+    for file in external:
+        (stage / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.path.parent / file, stage / file)
+
+
+def _subject(
+    source: Source,
+    path: Path,
+    loaded: LoadedModule | None,
+    limits: dict[str, int],
+    samples: Samples | None,
+    settings: _Settings,
+    tell: Progress,
+) -> Subject:
+    tell("loading the model in ONNX Runtime")
+    name = source.factory if isinstance(source, TorchSource) else str(source.path)
+    model = onnx.load(str(path), load_external_data=False)
+    inputs, outputs = graph.inputs(model), graph.outputs(model)
+    if not inputs:
+        raise ModelFileError(f"{name} has no inputs: it can only ever give one answer")
+    try:
+        session = Session(path)
+    except LoadFailed as error:
+        raise ModelFileError(
+            f"{name}: ONNX Runtime {versions().get('onnxruntime', '')} does not load the model "
+            f"(IR version {model.ir_version}, opset {onnx_source.opset(model)}): {error}",
+            hint="if its IR version or opset is too new, export it again for an older one; else it is corrupt",
+        ) from error
+    rows = RowSource(
+        inputs,
+        graph.index_ranges(model),
+        samples,
+        row_samples=loaded.row_samples if loaded else None,
+        pad_rows=loaded.pad_rows if loaded else None,
+        examples=loaded.example_arrays() if loaded else {},
+    )
+    rows.check_samples()
+    sizes, fault = working_sizes(session, rows, settings.seed)
+    return Subject(
+        session, model, inputs, outputs, rows, settings.batch_limit, settings.seed, sizes or [{}], fault, limits
+    )
+
+
+def _run_gates(subject: Subject, loaded: LoadedModule | None, settings: _Settings, tell: Progress) -> list[GateResult]:
+    checks: dict[str, Callable[[], GateResult]] = {
+        gates.INFERENCE_MODE: lambda: gates.inference_mode(subject, loaded.mode_faults() if loaded else ()),
+        gates.BATCH_AXIS_GATE: lambda: gates.batch_axis(subject),
+        gates.ROWS_PRESERVED: lambda: gates.rows_preserved(subject),
+        gates.ROW_INDEPENDENCE: lambda: gates.row_independence(subject, settings.row_tolerance),
+        gates.DETERMINISTIC: lambda: gates.deterministic(subject),
+    }
+    if loaded:
+        checks[gates.PARITY] = lambda: gates.parity(subject, loaded.reference, settings.tolerance)
+    needs_runs = set(gates.GATES) - {gates.INFERENCE_MODE, gates.BATCH_AXIS_GATE}
+    results = []
+    for gate in gates.GATES:
+        if gate not in checks:
+            continue
+        tell(f"gate {gate}")
+        if subject.size_fault and gate in needs_runs:
+            results.append(gates.not_run(gate, f"the model does not run (see {gates.BATCH_AXIS_GATE})"))
+        else:
+            results.append(checks[gate]())
+    return results
+
+
+def _assets(loaded: LoadedModule, stage: Path, folder: Path) -> None:
+    folder.mkdir()
+    try:
+        if loaded.write_assets:
+            loaded.write_assets(folder)
+    except (BrimError, OSError):
+        raise
+    except Exception as error:
+        raise ModelFileError(
+            f"torch factory {loaded.name}: write_assets raised {type(error).__name__}: {error}"
+        ) from error
+    for name in hash_files(folder):
+        if (stage / name).exists() or name == ARTIFACT_NAME:
+            raise ModelFileError(
+                f"torch factory {loaded.name}: write_assets wrote {name}, a name that the export uses itself"
+            )
+        (stage / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).replace(stage / name)
+
+
+def _artifact(
+    source: Source,
+    subject: Subject,
+    results: Sequence[GateResult],
+    settings: _Settings,
+    files: dict[str, FileRecord],
+    samples: Samples | None,
+) -> Artifact:
+    by_gate = {result.gate: result for result in results}
+    parity = by_gate.get(gates.PARITY)
+    torch_made = isinstance(source, TorchSource)
+    return Artifact(
+        source=SourceRecord(
+            kind="torch" if torch_made else "onnx",
+            name=source.factory if isinstance(source, TorchSource) else source.path.name,
+        ),
+        fingerprint=fingerprint(source, settings.as_numbers(), samples),
+        files=files,
+        versions=versions(),
+        opset=onnx_source.opset(subject.model),
+        inputs=[_tensor(spec, None) for spec in subject.inputs],
+        outputs=[_tensor(spec, subject) for spec in subject.outputs],
+        batch_limit=settings.batch_limit,
+        index_ranges={
+            name: ValidRange(minimum=valid.minimum, maximum=valid.maximum)
+            for name, valid in subject.source.ranges.items()
+        },
+        axis_limits=subject.axis_limits,
+        parity=Tolerance(asked=settings.tolerance, seen=dict(parity.seen)) if parity else None,
+        row_independence=Tolerance(asked=settings.row_tolerance, seen=dict(by_gate[gates.ROW_INDEPENDENCE].seen)),
+        gates=[GateRecord(gate=result.gate, ok=result.ok, message=result.message) for result in results],
+        seed=settings.seed,
+    )
+
+
+def _tensor(spec: graph.TensorSpec, subject: Subject | None) -> Tensor:
+    shape: Sequence[int | str | None] = spec.shape or ()
+    if spec.shape is None and subject:
+        answer = subject.at(1)
+        if isinstance(answer, RunFailed):
+            raise AnswerIsNo(f"output {spec.name} declares no shape, and one row does not run: {answer}")
+        shape = [None] * answer[spec.name].ndim
+    return Tensor(
+        name=spec.name,
+        datatype=spec.datatype,
+        shape=[size if isinstance(size, int) else -1 for size in shape],
+        axes=[size if isinstance(size, str) else None for size in shape],
+    )
+
+
+def _earlier_files(out_dir: Path) -> set[str]:
+    try:
+        return set(Artifact.load(out_dir / ARTIFACT_NAME).files)
+    except ModelFileError:
+        return set()
+
+
+def _write_log(path: Path | None, log: io.StringIO) -> None:
+    if path and log.getvalue():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(log.getvalue(), encoding="utf-8")

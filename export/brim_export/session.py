@@ -1,0 +1,80 @@
+"""One ONNX Runtime session on the CPU, and runs that end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+RUN_LIMIT_S = 120.0
+"""A run of at most ``batch_limit`` rows that takes longer than this is ended and counts as failed."""
+
+_SILENT = 4
+
+Array = np.ndarray[Any, Any]
+Feed = dict[str, Array]
+"""One array an input, all with the same number of rows."""
+
+
+class RunFailed(Exception):
+    """ONNX Runtime refused or failed an execution; ``str()`` is its reason on one line."""
+
+
+class LoadFailed(Exception):
+    """ONNX Runtime cannot load the model; ``str()`` is its reason on one line."""
+
+
+class Session:
+    """A loaded model. Executions are ended after ``limit_s`` seconds."""
+
+    def __init__(self, path: Path, *, limit_s: float = RUN_LIMIT_S) -> None:
+        """Load the model at ``path``, with the graph optimisations that serving uses.
+
+        Raises:
+            LoadFailed: ONNX Runtime does not accept the file.
+        """
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _SILENT
+        self._limit_s = limit_s
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise LoadFailed(_one_line(error, path)) from error
+        self._path = path
+        self.output_names: Sequence[str] = [output.name for output in self._session.get_outputs()]
+
+    def run(self, feed: Mapping[str, Array]) -> Feed:
+        """Every output by name.
+
+        Raises:
+            RunFailed: the execution failed or took longer than the limit.
+        """
+        run_options = onnxruntime.RunOptions()
+        run_options.log_severity_level = _SILENT
+        ended = threading.Event()
+
+        def end() -> None:
+            ended.set()
+            run_options.terminate = True
+
+        timer = threading.Timer(self._limit_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            answers = self._session.run(None, dict(feed), run_options)
+        except Exception as error:
+            if ended.is_set():
+                raise RunFailed(f"no answer within {self._limit_s:g} s") from error
+            raise RunFailed(_one_line(error, self._path)) from error
+        finally:
+            timer.cancel()
+        return {name: np.asarray(answer) for name, answer in zip(self.output_names, answers, strict=True)}
+
+
+def _one_line(error: Exception, path: Path) -> str:
+    text = " ".join(str(error).split())
+    return text.replace(str(path.parent) + "/", "").removeprefix("[ONNXRuntimeError] : ")[:600]

@@ -1,0 +1,205 @@
+"""Any ONNX model in Triton's python backend: requests in, responses out.
+
+A model's ``model.py`` hands over what it got from Triton, and ``triton_python_backend_utils`` itself, which exists only
+inside the server (``brim.runtime.template``). The settings are those of ``brim.runtime.settings``. A graph that wants
+token ids where the configuration has one TYPE_STRING input is given a tokenizer (``brim.runtime.text``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import secrets
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from brim.errors import BrimError, InputError
+from brim.runtime.batch import BatchRuntime, Planner, RuntimeStats
+from brim.runtime.binding import graph_names, guard_rules, read_contract
+from brim.runtime.contract import Array
+from brim.runtime.guard import Guard
+from brim.runtime.outcome import Answer, Failure, Outcome, Refusal
+from brim.runtime.padding import CPU_COST, GPU_COST, PaddingCost
+from brim.runtime.preparation import Preparation, Surroundings
+from brim.runtime.record import read_record
+from brim.runtime.session import CPU_PROVIDER, Device, OnnxSession, cores
+from brim.runtime.settings import Settings, read_settings
+from brim.runtime.text import FIELDS, Tokenisation
+
+CANCEL_CHECK_PAYS_US = 500
+"""Model time of a row from which callers are asked for. ``is_cancelled()`` is a round trip to the server process, 42 us a
+request on 24.10; Triton itself drops a cancelled request only until it has been put into a batch."""
+
+
+class PythonBackend(Protocol):
+    """The part of ``triton_python_backend_utils`` that is used here."""
+
+    Tensor: Any
+    InferenceResponse: Any
+    TritonError: Any
+    Logger: Any
+
+
+class OnnxModel:
+    """One instance of one model."""
+
+    def __init__(self, args: Mapping[str, str], backend: PythonBackend) -> None:
+        """Load the model that ``initialize(args)`` is about.
+
+        Raises:
+            RuntimeError: whatever stands in the way, as one text with its remedy: Triton shows no more than that.
+        """
+        self._backend = backend
+        try:
+            self._load(args)
+        except BrimError as error:
+            raise RuntimeError(f"{error.message}. hint: {error.hint}" if error.hint else error.message) from error
+
+    def _load(self, args: Mapping[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        self._name = str(config["name"])
+        folder = Path(args["model_repository"]) / args["model_version"]
+        remedy = f"run `brim export {self._name}`, which writes it"
+        settings = read_settings(config)
+        contract = read_contract(config)
+        instances = sum(int(group.get("count", 1)) for group in config.get("instance_group", [])) or 1
+        device = Device(
+            gpu=int(args.get("model_instance_device_id", "0")) if args.get("model_instance_kind") == "GPU" else None,
+            threads=settings.threads or max(1, cores() // instances),
+        )
+        path = folder / settings.model_file
+        session = OnnxSession(path, device, remedy=remedy, warn=self._warn)
+        record = read_record(folder, remedy)
+        preparation = _preparation(
+            settings, Surroundings(folder, contract, tuple(session.inputs), settings.longest_tokens, record, remedy)
+        )
+        to_graph = {} if preparation else graph_names("input", contract.inputs, session.inputs, settings.inputs, path)
+        from_graph = graph_names("output", contract.outputs, session.outputs, settings.outputs, path)
+        pads = dict(preparation.pads) if preparation else settings.pads
+        strange = sorted(set(pads) - set(session.inputs))
+        if strange:
+            raise InputError(f"pads names {strange}, the inputs of {path} are {sorted(session.inputs)}")
+        wanted = list(dict.fromkeys(from_graph.values()))
+
+        def run_rows(inputs: dict[str, Array]) -> dict[str, Array]:
+            results = session.run(wanted, {to_graph.get(name, name): array for name, array in inputs.items()})
+            return {name: results[graph_name] for name, graph_name in from_graph.items()}
+
+        padded_inputs = {name: pads[graph] for name, graph in to_graph.items() if graph in pads}
+        trim = {spec.name for spec in contract.outputs if pads and spec.shape[:1] == (-1,)}
+        if preparation and trim:
+            raise InputError(
+                f"model {self._name}: outputs {sorted(trim)} have a variable size, which differs between the rows of one request"
+            )
+        self._runtime = BatchRuntime(
+            contract,
+            Guard(contract, guard_rules(contract, settings, to_graph, record), aligned=sorted(padded_inputs)),
+            run_rows,
+            Planner(
+                contract.max_rows,
+                cost=_cost(settings, session.provider) if pads else None,
+                pads=pads if preparation else padded_inputs,
+                trim=frozenset(trim),
+            ),
+            prepare=preparation,
+            prepared_names=tuple(session.inputs),
+            log=self._error,
+        )
+        self._check_cancelled = settings.check_cancelled
+        self._info(
+            f"{path.name} on {session.provider}, {device.threads} threads, at most {contract.max_rows} rows a run"
+        )
+
+    @property
+    def stats(self) -> RuntimeStats:
+        """What was done since the start."""
+        return self._runtime.stats
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """One ``InferenceResponse`` for each request, in order. Raises nothing: that would fail every request."""
+        try:
+            if self._asks_for_cancelled():
+                cancelled = [request.is_cancelled() for request in requests]
+                if any(cancelled):
+                    return self._execute_some(requests, cancelled)
+            return [self._response(outcome) for outcome in self._outcomes(requests)]
+        except Exception:  # noqa: BLE001 - the last line of defence: a fault of ours must not put a traceback into answers
+            return [self._response(self._unexpected()) for _ in requests]
+
+    def _outcomes(self, requests: Sequence[Any]) -> list[Outcome]:
+        return self._runtime.execute(
+            [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+        )
+
+    def _execute_some(self, requests: Sequence[Any], cancelled: Sequence[bool]) -> list[Any]:
+        waiting = [request for request, gone in zip(requests, cancelled, strict=True) if not gone]
+        outcomes = iter(self._outcomes(waiting))
+        return [self._cancelled() if gone else self._response(next(outcomes)) for gone in cancelled]
+
+    def _asks_for_cancelled(self) -> bool:
+        if self._check_cancelled is not None:
+            return self._check_cancelled
+        return self.stats.rows > 0 and self.stats.model_us >= CANCEL_CHECK_PAYS_US * self.stats.rows
+
+    def close(self) -> None:
+        """Log what was done."""
+        stats = self.stats
+        self._info(
+            f"{stats.requests} requests ({stats.refused} refused, {stats.failed} failed), {stats.rows} rows in "
+            f"{stats.runs} runs, {stats.extra_runs} of them to find failing rows, padding {stats.padding.waste:.0%} of tokens"
+        )
+
+    def _response(self, outcome: Outcome) -> Any:
+        backend = self._backend
+        if isinstance(outcome, Answer):
+            try:
+                return backend.InferenceResponse(
+                    [backend.Tensor(name, array) for name, array in outcome.outputs.items()]
+                )
+            except Exception:  # noqa: BLE001 - one answer that cannot be packed is not the neighbours' fault
+                outcome = self._unexpected()
+        error = backend.TritonError
+        code = error.INVALID_ARG if isinstance(outcome, Refusal) else error.INTERNAL
+        return backend.InferenceResponse(error=error(str(outcome), code))
+
+    def _cancelled(self) -> Any:
+        error = self._backend.TritonError
+        return self._backend.InferenceResponse(error=error("the caller cancelled the request", error.CANCELLED))
+
+    def _unexpected(self) -> Failure:
+        incident = secrets.token_hex(6)
+        self._error(f"incident {incident}: {traceback.format_exc()}")
+        return Failure(incident)
+
+    def _info(self, text: str) -> None:
+        self._backend.Logger.log_info(f"model {self._name}: {text}")
+
+    def _warn(self, text: str) -> None:
+        self._backend.Logger.log_warn(f"model {self._name}: {text}")
+
+    def _error(self, text: str) -> None:
+        self._backend.Logger.log_error(f"model {self._name}: {text}")
+
+
+def _preparation(settings: Settings, around: Surroundings) -> Preparation | None:
+    if settings.adapter is not None:
+        module, _, name = settings.adapter.partition(":")
+        try:
+            make = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"the adapter {settings.adapter} cannot be imported: {error}",
+                hint="write package.module:Class, and install the package where the server's Python finds it",
+            ) from error
+        return cast(Preparation, make(around))
+    wants_tokens = bool(around.graph_inputs) and set(around.graph_inputs) <= FIELDS
+    gives_text = any(spec.dtype.kind == "O" for spec in around.contract.inputs)
+    return Tokenisation(around) if wants_tokens and gives_text else None
+
+
+def _cost(settings: Settings, provider: str) -> PaddingCost:
+    if settings.padding is not None:
+        return PaddingCost(**settings.padding.model_dump())
+    return CPU_COST if provider == CPU_PROVIDER else GPU_COST
