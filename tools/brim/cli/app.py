@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import traceback
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -47,7 +49,13 @@ def main() -> NoReturn:
     sys.exit(_run())
 
 
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def _run() -> int:
+    # SIGTERM unwinds like Ctrl-C, so that whatever was begun is cleaned up on the way out.
+    signal.signal(signal.SIGTERM, _interrupt)
     as_json = "--json" in sys.argv[1:]
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "brim")
     try:

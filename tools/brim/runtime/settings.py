@@ -9,14 +9,15 @@ Every key is optional, and so is the parameter. Unknown keys are refused, all fa
           "finite": true,                      refuse NaN and infinities; default true
           "minimum": 0, "maximum": 16,         both allowed; default: the export's index range, else no limit
           "longest_bytes": 100000,             longest BYTES element; default no limit
-          "largest_size": 512                  most elements along any variable axis; default no limit
+          "largest_size": 512                  most elements along any variable axis; default: the export's limit of
+                                               that axis, else no limit
         }
       },
       "inputs": {"IMAGE": "image"},            Triton name -> graph name; default: the same name, or the only one
       "outputs": {"EMBEDDING": "sentence_embedding"},
       "model_file": "model.onnx",              in the version folder
       "threads": 2,                            ONNX Runtime intra-op threads; default (0): the cores, shared by the instances
-      "longest_tokens": 512,                   text: where it is cut, special tokens included
+      "longest_tokens": 512,                   text: where it is cut, special tokens included, unless the model ends earlier
       "padding": {                             cost of a run; default by the kind of instance (``brim.runtime.padding``)
         "fixed_us": 3000, "per_token_us": 250, "per_pair_us": 0, "max_tokens": 1024
       },
