@@ -3,7 +3,7 @@
 Every key is optional, and so is the parameter. Unknown keys are refused, all faults are reported at once.
 
     {
-      "adapter": "package.module:Class",       makes the model's inputs of a request; see ``brim.runtime.adapter``
+      "adapter": "package.module:Class",       makes the inputs of a request; see ``brim.runtime.preparation``
       "guard": {                               limits by Triton input name
         "IMAGE": {
           "finite": true,                      refuse NaN and infinities; default true
@@ -19,7 +19,7 @@ Every key is optional, and so is the parameter. Unknown keys are refused, all fa
       "threads": 2,                            ONNX Runtime intra-op threads; default (0): the cores, shared by the instances
       "longest_tokens": 512,                   text: where it is cut, special tokens included, unless the model ends earlier
       "padding": {                             cost of a run; default by the kind of instance (``brim.runtime.padding``)
-        "fixed_us": 3000, "per_token_us": 250, "per_pair_us": 0, "max_tokens": 1024
+        "fixed_us": 3000, "per_token_us": 250, "per_pair_us": 0, "max_tokens": 256
       },
       "pads": {"input_ids": 0},                graph input -> padding value: its first row axis varies and is padded
       "check_cancelled": true                  ask Triton before a run whether callers have left; default: when a row
