@@ -1,8 +1,9 @@
 """Every code block of the README and of docs/ is run, document by document, in a copy of the checkout.
 
-Shell and Python blocks run in the order in which a reader meets them. Three things are exchanged, since a test cannot do
-them as they stand: `make test` and `make bench` are only expanded (`make -n`), a line with `brim serve` runs in the
-background on ports that the system chooses, and the addresses of later blocks follow it.
+Shell and Python blocks run in the order in which a reader meets them. Four things are exchanged, since a test cannot do
+them as they stand: `make test` and `make bench` are only expanded (`make -n`), `make up` takes the environment as it is (it
+is the checkout's own), a line with `brim serve` runs in the background on ports that the system chooses, and the addresses
+of later blocks follow it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Reader:
             if line.startswith("brim serve"):
                 self.serve(line)
                 continue
-            lines.append(re.sub(r"^make (test|bench)", r"make -n \1", line))
+            line = re.sub(r"^make (test|bench)", r"make -n \1", line)
+            lines.append(re.sub(r"^make up", "make -o .venv/.installed up", line))
         if lines:
             self.run(["bash", "-euo", "pipefail", "-c", "\n".join(lines)])
 

@@ -163,6 +163,11 @@ def test_own_onnx_model_in_one_command(project: Project) -> None:
         ("grpc", 5, 5),
         ("grpc", 200, 200),
     ]
+    model = project.model_repository / "mine" / "1" / "model.onnx"
+    model.write_bytes(model.read_bytes()[:-1] + b"?")
+    harmed = brim(project, "serve", "mine")
+    assert harmed.returncode == 2
+    assert "model.onnx has another content than was exported" in harmed.stderr
     again = brim(project, "add", "mine", "--onnx", "mine.onnx")
     assert again.returncode == 2
     assert "services/mine.yaml exists already" in again.stderr

@@ -25,6 +25,8 @@ from brim.server.watch import watch
 from brim.service.load import find_services
 from brim.service.samples import Row, sample_rows
 from brim.service.schema import Service
+from brim_export.artifact import ARTIFACT_NAME, verify
+from brim_export.service_export import VERSION
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Chosen by the system when absent.")]
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -65,25 +67,30 @@ def canaries(services: Sequence[Service]) -> dict[str, Row | None]:
 
 
 def require_artifacts(project: Project, services: Sequence[Service], profile: Profile) -> None:
-    """Check that the model repository holds what the profile needs.
+    """Check that the model repository holds what the profile needs, unharmed since its export.
 
     Raises:
-        ModelFileError: a configuration or a model file is missing or empty; all of them at once.
+        ModelFileError: a configuration or a model file is missing, empty or changed; all of them at once.
     """
-    missing = []
+    faults = []
     for service in services:
         folder = project.model_repository / service.name
         model = "model.plan" if profile is Profile.TENSORRT else "model.onnx"
         config = Path("config.pbtxt") if profile is Profile.DEFAULT else Path("configs") / f"{profile.value}.pbtxt"
         for path, remedy in (
             (folder / config, f"brim config {service.name} --write"),
-            (folder / "1" / model, f"brim export {service.name}"),
+            (folder / VERSION / model, f"brim export {service.name}"),
         ):
             if not path.is_file() or path.stat().st_size == 0:
                 state = "is empty" if path.is_file() else "is missing"
-                missing.append(f"{path.relative_to(project.root)} {state}: `{remedy}` makes it")
-    if missing:
-        raise ModelFileError("\n".join(missing), hint="`make up` does all of it")
+                faults.append(f"{path.relative_to(project.root)} {state}: `{remedy}` makes it")
+        if (folder / VERSION / ARTIFACT_NAME).is_file():
+            try:
+                verify(folder / VERSION)
+            except ModelFileError as error:
+                faults.append(f"{error.message}: `brim export {service.name} --force` makes it anew")
+    if faults:
+        raise ModelFileError("\n".join(faults), hint="`make up` does all of it")
 
 
 def serve(
