@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
-from brim.config.textformat import MAX_FINDINGS, NOWHERE, Parsed, parse, write
+from brim.config.places import NOWHERE
+from brim.config.textformat import MAX_FINDINGS, Parsed, parse, write
 from brim.findings import Severity, has_errors
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -185,3 +186,16 @@ def test_written_text_is_stable_and_readable() -> None:
     assert 'name: "é"\n' in write(one)
     assert "preferred_batch_size: [50, 100]" in write(one)
     assert write(one).index('"a"') < write(one).index('"b"')
+
+
+@pytest.mark.parametrize("digits", ["9" * 5_000, "0x" + "f" * 5_000, "0" + "7" * 5_000, "-" + "9" * 5_000])
+@pytest.mark.parametrize("field", ["max_batch_size", "input { data_type"])
+def test_integer_of_thousands_of_digits_is_a_finding(field: str, digits: str) -> None:
+    text = f"{field}: {digits}" + (" }" if "{" in field else "")
+    found = parse(text, "f").findings
+    assert [finding.line for finding in found if finding.severity is Severity.ERROR]
+
+
+def test_leading_zeros_do_not_make_a_number_large() -> None:
+    parsed = parse("max_batch_size: " + "0" * 5_000 + "144", "f")
+    assert parsed.message is not None and parsed.message.max_batch_size == 100

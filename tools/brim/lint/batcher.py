@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
 
 from brim.findings import Severity
+from brim.lint.fields import elements
 from brim.lint.rule import HEAD, Fault, rule
 from brim.lint.subject import Model
 from brim.units import US_PER_S
@@ -83,10 +84,10 @@ def ordering_and_delay(model: Model) -> Iterator[Fault]:
 )
 def preferred_not_positive(model: Model) -> Iterator[Fault]:
     """A preferred size below 1."""
-    for index, size in enumerate(model.config.dynamic_batching.preferred_batch_size):
+    for path, size in elements(_SIZES, model.config.dynamic_batching.preferred_batch_size):
         if size < 1:
             said = f"preferred_batch_size holds {size}; sizes lie in 1..max_batch_size"
-            yield Fault(said, f"{_SIZES}[{index}]", "remove it")
+            yield Fault(said, path, "remove it")
 
 
 @rule(
@@ -101,10 +102,10 @@ def preferred_not_positive(model: Model) -> Iterator[Fault]:
 def preferred_above_maximum(model: Model) -> Iterator[Fault]:
     """A preferred size above ``max_batch_size``, which is above 0."""
     most = model.config.max_batch_size
-    for index, size in enumerate(model.config.dynamic_batching.preferred_batch_size):
+    for path, size in elements(_SIZES, model.config.dynamic_batching.preferred_batch_size):
         if size > most > 0:
             said = f"preferred_batch_size holds {size}, max_batch_size is {most}"
-            yield Fault(said, f"{_SIZES}[{index}]", f"use sizes of at most {most}")
+            yield Fault(said, path, f"use sizes of at most {most}")
 
 
 @rule(
@@ -264,11 +265,11 @@ def equal_shapes_only(model: Model) -> Iterator[Fault]:
     """A variable dimension that is not ragged, under the dynamic batcher."""
     if not model.config.HasField("dynamic_batching"):
         return
-    for index, tensor in enumerate(model.config.input):
+    for path, tensor in elements("input", model.config.input):
         if -1 in tensor.dims and not tensor.allow_ragged_batch:
             said = f"input {tensor.name!r} has a variable size: requests of different shapes do not share a batch"
             hint = "fix the size, pad to a few lengths, or use allow_ragged_batch with a model that takes it"
-            yield Fault(said, f"input[{index}].dims", hint)
+            yield Fault(said, f"{path}.dims", hint)
 
 
 @rule(
@@ -284,10 +285,10 @@ def optional_inputs(model: Model) -> Iterator[Fault]:
     """An optional input beside ``dynamic_batching``."""
     if not model.config.HasField("dynamic_batching"):
         return
-    for index, tensor in enumerate(model.config.input):
+    for path, tensor in elements("input", model.config.input):
         if tensor.optional:
             said = f"input {tensor.name!r} is optional: requests with and without it do not share a batch"
-            yield Fault(said, f"input[{index}].optional", "let every caller send it, with a neutral value")
+            yield Fault(said, f"{path}.optional", "let every caller send it, with a neutral value")
 
 
 @rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from brim.config.textformat import NOWHERE
+from brim.config.places import NOWHERE
 from brim.findings import Finding
 from brim.limits import DEFAULT_TRITON_RELEASE
 from brim.lint import (  # noqa: F401  (each registers its rules)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelEnsembling, ModelInput, ModelOutput
+from tritonclient.grpc.model_config_pb2 import ModelEnsembling, ModelInput, ModelOutput
 
 from brim.findings import Severity
+from brim.lint.fields import elements, full_shape, model_dims, tensors, type_name
 from brim.lint.rule import Fault, rule
 from brim.lint.subject import ENSEMBLE, Model
 
@@ -40,6 +42,20 @@ _MEMBER = (
 def _repository(ensemble: str, member: str = _MEMBER) -> dict[str, str]:
     tree = {"e/config.pbtxt": ensemble, "e/1/.keep": ""}
     return tree | {"m/config.pbtxt": member, "m/1/model.py": "class TritonPythonModel: ...\n"}
+
+
+class _Side(NamedTuple):
+    """How one model declares an ensemble tensor: ``dims`` leave out the batch."""
+
+    name: str
+    data_type: int
+    dims: list[int]
+    max_batch_size: int
+
+    @property
+    def shape(self) -> list[int]:
+        """The full shape, with the batch."""
+        return full_shape(self.dims, self.max_batch_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,31 +189,26 @@ def step_tensors(model: Model) -> Iterator[Fault]:
 )
 def tensor_consistency(model: Model) -> Iterator[Fault]:
     """Data types and dims of every tensor, as each side declares them."""
-    seen: dict[str, tuple[str, int, list[int], bool]] = {}
+    seen: dict[str, _Side] = {}
     config = model.config
     if not config.HasField("ensemble_scheduling"):
         return
-    for index, tensor in enumerate([*config.input, *config.output]):
-        part = "input" if index < len(config.input) else "output"
-        dims = list(tensor.reshape.shape) if tensor.HasField("reshape") else list(tensor.dims)
-        seen.setdefault(tensor.name, (f"{part} of the ensemble", tensor.data_type, dims, config.max_batch_size > 0))
+    for path, tensor in tensors(model):
+        part = path.partition("[")[0]
+        side = _Side(f"{part} of the ensemble", tensor.data_type, model_dims(tensor), config.max_batch_size)
+        seen.setdefault(tensor.name, side)
     for _, step, inputs, outputs in _steps(model):
         neighbour = model.neighbour(step.model_name)
         if neighbour is None:
             continue
-        declared: dict[str, ModelInput | ModelOutput] = {}
-        for uses, tensors in ((inputs, neighbour.config.input), (outputs, neighbour.config.output)):
-            declared = {tensor.name: tensor for tensor in tensors}
+        for uses, known in ((inputs, neighbour.config.input), (outputs, neighbour.config.output)):
+            declared: dict[str, ModelInput | ModelOutput] = {tensor.name: tensor for tensor in known}
             for use in uses:
                 found = declared.get(use.inner)
                 if found is None:
                     continue
-                here = (
-                    f"{use.inner!r} of model {step.model_name!r}",
-                    found.data_type,
-                    list(found.dims),
-                    neighbour.config.max_batch_size > 0,
-                )
+                name = f"{use.inner!r} of model {step.model_name!r}"
+                here = _Side(name, found.data_type, list(found.dims), neighbour.config.max_batch_size)
                 first = seen.setdefault(use.outer, here)
                 difference = _difference(first, here)
                 if difference:
@@ -205,20 +216,12 @@ def tensor_consistency(model: Model) -> Iterator[Fault]:
                     yield Fault(said, use.path, "make both sides agree, or put a converting model between them")
 
 
-def _difference(first: tuple[str, int, list[int], bool], here: tuple[str, int, list[int], bool]) -> str:
-    if first[1] != here[1]:
-        return f"{_type(first[1])} as {first[0]}, {_type(here[1])} as {here[0]}"
-    if _fits(first[2], here[2]) or _fits(_full(first), _full(here)):
+def _difference(first: _Side, here: _Side) -> str:
+    if first.data_type != here.data_type:
+        return f"{type_name(first.data_type)} as {first.name}, {type_name(here.data_type)} as {here.name}"
+    if _fits(first.dims, here.dims) or _fits(first.shape, here.shape):
         return ""
-    return f"shape {_full(first)} as {first[0]}, {_full(here)} as {here[0]}"
-
-
-def _type(number: int) -> str:
-    return DataType.Name(DataType.ValueType(number)) if number in DataType.values() else str(number)
-
-
-def _full(side: tuple[str, int, list[int], bool]) -> list[int]:
-    return [-1, *side[2]] if side[3] else side[2]
+    return f"shape {first.shape} as {first.name}, {here.shape} as {here.name}"
 
 
 def _fits(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -257,11 +260,9 @@ def unwritten(model: Model) -> Iterator[Fault]:
         names = ", ".join(f"{index} ({step.model_name})" for index, step, _, _ in waiting)
         said = f"steps {names} wait for each other: their tensors form a circle"
         yield Fault(said, f"{_STEPS}[{waiting[0][0]}]", "break the circle")
-    for index, output in enumerate(config.output):
+    for path, output in elements("output", config.output):
         if output.name not in written and output.name not in ready:
-            yield Fault(
-                f"output {output.name!r} is written by no step", f"output[{index}].name", "map a step's output to it"
-            )
+            yield Fault(f"output {output.name!r} is written by no step", f"{path}.name", "map a step's output to it")
 
 
 @rule(
@@ -280,11 +281,9 @@ def unused(model: Model) -> Iterator[Fault]:
         return
     read = {use.outer for _, _, inputs, _ in _steps(model) for use in inputs}
     wanted = read | {tensor.name for tensor in config.output}
-    for index, tensor in enumerate(config.input):
+    for path, tensor in elements("input", config.input):
         if tensor.name not in read:
-            yield Fault(
-                f"ensemble input {tensor.name!r} is read by no step", f"input[{index}].name", "map it, or remove it"
-            )
+            yield Fault(f"ensemble input {tensor.name!r} is read by no step", f"{path}.name", "map it, or remove it")
     for index, step, _, outputs in _steps(model):
         for use in outputs:
             if use.outer not in wanted:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from brim.findings import Severity
+from brim.lint.fields import elements
 from brim.lint.rule import HEAD, Fault, rule
 from brim.lint.subject import Model
 
@@ -42,8 +43,8 @@ def instance_count(model: Model) -> int:
 )
 def count_not_positive(model: Model) -> Iterator[Fault]:
     """A count of 0 that is written out; a negative one is an error."""
-    for index, group in enumerate(model.config.instance_group):
-        path = f"instance_group[{index}].count"
+    for group_path, group in elements("instance_group", model.config.instance_group):
+        path = f"{group_path}.count"
         if group.count < 0:
             yield Fault(f"count is {group.count}", path, "write 1 or more", Severity.ERROR)
         elif group.count == 0 and path in model.parsed.positions:
@@ -61,11 +62,11 @@ def count_not_positive(model: Model) -> Iterator[Fault]:
 )
 def gpus_without_gpu(model: Model) -> Iterator[Fault]:
     """KIND_CPU or KIND_MODEL with ``gpus``."""
-    for index, group in enumerate(model.config.instance_group):
+    for path, group in elements("instance_group", model.config.instance_group):
         if group.gpus and group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
             kind = ModelInstanceGroup.Kind.Name(group.kind)
             said = f"{kind} excludes gpus, got {list(group.gpus)}"
-            yield Fault(said, f"instance_group[{index}].gpus", "remove gpus, or use KIND_GPU")
+            yield Fault(said, f"{path}.gpus", "remove gpus, or use KIND_GPU")
 
 
 @rule(
@@ -96,9 +97,8 @@ def duplicate_group(model: Model) -> Iterator[Fault]:
 )
 def profile_field(model: Model) -> Iterator[Fault]:
     """``profile`` on another backend, or one that is no index."""
-    for index, group in enumerate(model.config.instance_group):
-        for position, profile in enumerate(group.profile):
-            path = f"instance_group[{index}].profile[{position}]"
+    for group_path, group in elements("instance_group", model.config.instance_group):
+        for path, profile in elements(f"{group_path}.profile", group.profile):
             if model.backend != "tensorrt":
                 yield Fault("profile is only for TensorRT models", path, "remove it")
             elif not (profile.isascii() and profile.isdigit()):
@@ -116,9 +116,9 @@ def profile_field(model: Model) -> Iterator[Fault]:
 )
 def gpu_numbers(model: Model) -> Iterator[Fault]:
     """A GPU below 0, or the same one twice."""
-    for index, group in enumerate(model.config.instance_group):
+    for group_path, group in elements("instance_group", model.config.instance_group):
         for position, gpu in enumerate(group.gpus):
-            path = f"instance_group[{index}].gpus[{position}]"
+            path = f"{group_path}.gpus[{position}]"
             if gpu < 0:
                 yield Fault(f"GPU {gpu} does not exist", path, "GPUs are numbered from 0")
             elif gpu in group.gpus[:position]:
@@ -136,7 +136,7 @@ def gpu_numbers(model: Model) -> Iterator[Fault]:
 )
 def rate_limiter_flag(model: Model) -> Iterator[Fault]:
     """A ``rate_limiter`` block."""
-    for index, group in enumerate(model.config.instance_group):
+    for path, group in elements("instance_group", model.config.instance_group):
         if group.HasField("rate_limiter"):
             said = "rate_limiter has no effect unless the server is started with --rate-limit=execution_count"
-            yield Fault(said, f"instance_group[{index}].rate_limiter", "start it so, or remove the block")
+            yield Fault(said, f"{path}.rate_limiter", "start it so, or remove the block")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelInput, ModelOutput
+from tritonclient.grpc.model_config_pb2 import ModelInput, ModelOutput
 
 from brim.findings import Severity
+from brim.lint.fields import control_names, full_shape, model_dims, tensors, type_name
 from brim.lint.onnx_file import Dim, OnnxFile, Signature, Tensor
-from brim.lint.rule import Example, Fault, rule
+from brim.lint.rule import Example, Fault, rule, warm_up
 from brim.lint.subject import Model
 
 SOURCE = "onnxruntime_backend checks it at load; server issues 2192, 6196 and 7462"
@@ -17,17 +18,13 @@ _BATCHED = OnnxFile(x=("batch", 16), y=("batch", 4))
 
 
 def _tree(dims: str = "16", model: OnnxFile | str = _BATCHED, name: str = "x", data_type: str = "TYPE_FP32") -> Example:
-    shape = "16" if dims == "16" else dims
     config = (
         'name: "m"\nbackend: "onnxruntime"\nmax_batch_size: 100\n'
         f'input {{ name: "{name}" data_type: {data_type} dims: [ {dims} ] }}\n'
         'output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }\n'
     )
-    for size in (1, 100):
-        config += (
-            f'model_warmup {{ name: "w{size}" batch_size: {size} inputs {{'
-            f' key: "{name}" value {{ data_type: {data_type} dims: [ {shape.replace("-1", "1")} ] zero_data: true }} }} }}\n'
-        )
+    value = f"data_type: {data_type} dims: [ {dims.replace('-1', '1')} ] zero_data: true"
+    config += warm_up(1, name, value) + warm_up(100, name, value)
     return {"m/config.pbtxt": config, "m/1/model.onnx": model}
 
 
@@ -36,22 +33,15 @@ def _pairs(model: Model) -> Iterator[tuple[str, ModelInput | ModelOutput, Tensor
     signature = model.signature
     if not isinstance(signature, Signature):
         return
-    for index, tensor in enumerate(model.config.input):
-        if tensor.name in signature.inputs:
-            yield f"input[{index}]", tensor, signature.inputs[tensor.name]
-    for index, output in enumerate(model.config.output):
-        if output.name in signature.outputs:
-            yield f"output[{index}]", output, signature.outputs[output.name]
-
-
-def _configured(tensor: ModelInput | ModelOutput) -> list[int]:
-    """The dims that the model sees, without the batch."""
-    return list(tensor.reshape.shape) if tensor.HasField("reshape") else list(tensor.dims)
+    for path, tensor in tensors(model):
+        declared = signature.inputs if isinstance(tensor, ModelInput) else signature.outputs
+        if tensor.name in declared:
+            yield path, tensor, declared[tensor.name]
 
 
 def _implied(model: Model, tensor: ModelInput | ModelOutput) -> list[int]:
-    dims = _configured(tensor)
-    return [-1, *dims] if model.config.max_batch_size > 0 else dims
+    """The shape that the configuration promises to the model."""
+    return full_shape(model_dims(tensor), model.config.max_batch_size)
 
 
 def _shown(dims: tuple[Dim, ...]) -> str:
@@ -117,7 +107,7 @@ def fixed_batch(model: Model) -> Iterator[Fault]:
 def data_type(model: Model) -> Iterator[Fault]:
     """``data_type`` against the element type of the file."""
     for path, tensor, declared in _pairs(model):
-        given = DataType.Name(tensor.data_type) if tensor.data_type in DataType.values() else str(tensor.data_type)
+        given = type_name(tensor.data_type)
         if tensor.data_type and given != declared.data_type:
             said = f"{path} {tensor.name!r} is {given}, the model says {declared.data_type}"
             yield Fault(said, f"{path}.data_type", f"write {declared.data_type}")
@@ -137,17 +127,12 @@ def names(model: Model) -> Iterator[Fault]:
     signature = model.signature
     if not isinstance(signature, Signature):
         return
-    computed = {name for batch in model.config.batch_input for name in batch.target_name}
-    computed |= {control.name for control in model.config.sequence_batching.control_input}
-    computed |= {state.input_name for state in model.config.sequence_batching.state}
-    for kind, tensors, known in (
-        ("input", list(model.config.input), signature.inputs),
-        ("output", list(model.config.output), signature.outputs),
-    ):
-        for index, tensor in enumerate(tensors):
-            if tensor.name and tensor.name not in known:
-                said = f"{kind} {tensor.name!r} is not in the model; it has {', '.join(known) or 'none'}"
-                yield Fault(said, f"{kind}[{index}].name", "use the model's own name")
+    computed = {name for batch in model.config.batch_input for name in batch.target_name} | control_names(model)
+    for path, tensor in tensors(model):
+        kind, known = ("input", signature.inputs) if isinstance(tensor, ModelInput) else ("output", signature.outputs)
+        if tensor.name and tensor.name not in known:
+            said = f"{kind} {tensor.name!r} is not in the model; it has {', '.join(known) or 'none'}"
+            yield Fault(said, f"{path}.name", "use the model's own name")
     given = {tensor.name for tensor in model.config.input}
     if model.config.input and given <= set(signature.inputs):
         for name in signature.inputs:

@@ -59,9 +59,13 @@ def read_signature(path: Path) -> Signature:
     try:
         graph = onnx.load(path, load_external_data=False).graph
     except (OSError, DecodeError, ValueError) as error:
-        raise ModelFileError(f"{path.name} cannot be read as an ONNX model: {error}") from error
+        raise ModelFileError(
+            f"{path.name} cannot be read as an ONNX model: {error}", hint="build or copy the model file again"
+        ) from error
     if not graph.output:
-        raise ModelFileError(f"{path.name} holds no ONNX graph: it declares no output")
+        raise ModelFileError(
+            f"{path.name} holds no ONNX graph: it declares no output", hint="build or copy the model file again"
+        )
     constants = {tensor.name for tensor in graph.initializer}
     inputs = {value.name: _tensor(value) for value in graph.input if value.name not in constants}
     return Signature(inputs, {value.name: _tensor(value) for value in graph.output})

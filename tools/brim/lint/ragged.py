@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType
 
 from brim.findings import Severity
+from brim.lint.fields import elements, type_name
 from brim.lint.rule import HEAD, Fault, rule
 from brim.lint.subject import Model
 
@@ -27,11 +28,11 @@ _GOOD = HEAD + _IDS + 'batch_input {\n  target_name: "n" data_type: TYPE_INT32 s
 )
 def one_source(model: Model) -> Iterator[Fault]:
     """No ``source_input``, or several."""
-    for index, batch in enumerate(model.config.batch_input):
+    for path, batch in elements("batch_input", model.config.batch_input):
         if len(batch.source_input) != 1:
             kind = BatchInput.Kind.Name(batch.kind) if batch.kind in BatchInput.Kind.values() else str(batch.kind)
             said = f"batch_input of kind {kind} needs one source_input, got {len(batch.source_input)}"
-            yield Fault(said, f"batch_input[{index}].source_input", "name the ragged input")
+            yield Fault(said, f"{path}.source_input", "name the ragged input")
 
 
 @rule(
@@ -46,11 +47,11 @@ def one_source(model: Model) -> Iterator[Fault]:
 def unknown_source(model: Model) -> Iterator[Fault]:
     """A ``source_input`` that is no input."""
     known = [tensor.name for tensor in model.config.input]
-    for index, batch in enumerate(model.config.batch_input):
-        for position, name in enumerate(batch.source_input):
+    for path, batch in elements("batch_input", model.config.batch_input):
+        for where, name in elements(f"{path}.source_input", batch.source_input):
             if name not in known:
                 said = f"batch_input reads from {name!r}, which is no input; known: {', '.join(known) or 'none'}"
-                yield Fault(said, f"batch_input[{index}].source_input[{position}]", "use the name of an input")
+                yield Fault(said, where, "use the name of an input")
 
 
 @rule(
@@ -64,11 +65,10 @@ def unknown_source(model: Model) -> Iterator[Fault]:
 )
 def batch_input_type(model: Model) -> Iterator[Fault]:
     """A ``batch_input`` of another type."""
-    for index, batch in enumerate(model.config.batch_input):
+    for path, batch in elements("batch_input", model.config.batch_input):
         if batch.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
-            name = DataType.Name(batch.data_type) if batch.data_type in DataType.values() else str(batch.data_type)
-            said = f"batch_input has data_type {name}; Triton takes TYPE_INT32 or TYPE_FP32"
-            yield Fault(said, f"batch_input[{index}].data_type", "use TYPE_INT32")
+            said = f"batch_input has data_type {type_name(batch.data_type)}; Triton takes TYPE_INT32 or TYPE_FP32"
+            yield Fault(said, f"{path}.data_type", "use TYPE_INT32")
 
 
 @rule(
@@ -83,11 +83,11 @@ def batch_input_type(model: Model) -> Iterator[Fault]:
 def ragged_without_lengths(model: Model) -> Iterator[Fault]:
     """A ragged input that no ``batch_input`` describes."""
     described = {name for batch in model.config.batch_input for name in batch.source_input}
-    for index, tensor in enumerate(model.config.input):
+    for path, tensor in elements("input", model.config.input):
         if tensor.allow_ragged_batch and tensor.name not in described:
             said = f"input {tensor.name!r} allows ragged batches, and no batch_input tells the model where its rows end"
             hint = "add batch_input with kind BATCH_ACCUMULATED_ELEMENT_COUNT and this source_input"
-            yield Fault(said, f"input[{index}].allow_ragged_batch", hint)
+            yield Fault(said, f"{path}.allow_ragged_batch", hint)
 
 
 @rule(
@@ -102,13 +102,12 @@ def ragged_without_lengths(model: Model) -> Iterator[Fault]:
 def batch_input_target(model: Model) -> Iterator[Fault]:
     """A missing or colliding ``target_name``."""
     inputs = {tensor.name for tensor in model.config.input}
-    for index, batch in enumerate(model.config.batch_input):
+    for path, batch in elements("batch_input", model.config.batch_input):
         if not batch.target_name:
-            yield Fault("batch_input has no target_name", f"batch_input[{index}]", "name the model's tensor")
-        for position, name in enumerate(batch.target_name):
+            yield Fault("batch_input has no target_name", path, "name the model's tensor")
+        for where, name in elements(f"{path}.target_name", batch.target_name):
             if name in inputs:
-                path = f"batch_input[{index}].target_name[{position}]"
-                yield Fault(f"target_name {name!r} is also an input of the requests", path, "use another name")
+                yield Fault(f"target_name {name!r} is also an input of the requests", where, "use another name")
 
 
 @rule(
@@ -125,14 +124,13 @@ def batch_output_names(model: Model) -> Iterator[Fault]:
     """Sources and targets of ``batch_output``."""
     inputs = {tensor.name for tensor in model.config.input}
     outputs = {tensor.name for tensor in model.config.output}
-    for index, batch in enumerate(model.config.batch_output):
-        path = f"batch_output[{index}]"
+    for path, batch in elements("batch_output", model.config.batch_output):
         if len(batch.source_input) != 1:
             said = f"batch_output needs one source_input, got {len(batch.source_input)}"
             yield Fault(said, f"{path}.source_input", "name one input")
-        for position, name in enumerate(batch.source_input):
+        for where, name in elements(f"{path}.source_input", batch.source_input):
             if name not in inputs:
-                yield Fault(f"batch_output reads from {name!r}, which is no input", f"{path}.source_input[{position}]")
+                yield Fault(f"batch_output reads from {name!r}, which is no input", where)
         for position, name in enumerate(batch.target_name):
             where = f"{path}.target_name[{position}]"
             if name not in outputs:

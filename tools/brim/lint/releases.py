@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy
+from tritonclient.grpc.model_config_pb2 import DataType, ModelQueuePolicy
 
 from brim.errors import InputError
 from brim.findings import Severity
 from brim.lint.batcher import queue_policies
+from brim.lint.fields import elements
 from brim.lint.instances import instance_count
-from brim.lint.rule import HEAD, Check, Example, Fault, rule
+from brim.lint.rule import HEAD, Check, Example, Fault, rule, warm_up
 from brim.lint.subject import Model
 
 RELEASES = tuple(
@@ -221,15 +222,15 @@ _RAGGED = (
 def ragged_rows(model: Model) -> Iterator[Fault]:
     """Ragged inputs that a ``batch_input`` describes."""
     described = {name for batch in model.config.batch_input for name in batch.source_input}
-    ragged = [(i, t.name) for i, t in enumerate(model.config.input) if t.allow_ragged_batch and t.name in described]
+    inputs = elements("input", model.config.input)
+    ragged = [(path, t.name) for path, t in inputs if t.allow_ragged_batch and t.name in described]
     if ragged:
         names = ", ".join(repr(name) for _, name in ragged)
         said = f"ragged {names}: a row of length 0 corrupts its neighbours' answers"
         if len(ragged) > 1:
             said += ", and lengths that contradict each other mix their data"
-        yield Fault(
-            said, f"input[{ragged[0][0]}].allow_ragged_batch", "check lengths before the batcher, for each request"
-        )
+        hint = "check lengths before the batcher, for each request"
+        yield Fault(said, f"{ragged[0][0]}.allow_ragged_batch", hint)
 
 
 @_defect(
@@ -242,11 +243,7 @@ def ragged_rows(model: Model) -> Iterator[Fault]:
     'name: "m"\nbackend: "onnxruntime"\nmax_batch_size: 0\n',
     'name: "m"\nbackend: "onnxruntime"\nmax_batch_size: 100\ndynamic_batching { }\n'
     'input { name: "ids" data_type: TYPE_INT64 dims: 4 }\n'
-    + "".join(
-        f'model_warmup {{ name: "w{size}" batch_size: {size} inputs {{'
-        ' key: "ids" value { data_type: TYPE_INT64 dims: 4 zero_data: true } } }\n'
-        for size in (1, 100)
-    ),
+    + "".join(warm_up(size, "ids", "data_type: TYPE_INT64 dims: 4 zero_data: true") for size in (1, 100)),
 )
 def shared_failure(model: Model) -> Iterator[Fault]:
     """Integer or variable-size inputs on the native backend, under the dynamic batcher."""
@@ -265,10 +262,6 @@ _INTEGERS = {DataType.TYPE_INT8, DataType.TYPE_INT16, DataType.TYPE_INT32, DataT
 _INTEGERS |= {DataType.TYPE_UINT8, DataType.TYPE_UINT16, DataType.TYPE_UINT32, DataType.TYPE_UINT64}
 
 
-def _batches_strings(config: ModelConfig) -> list[int]:
-    return [index for index, tensor in enumerate(config.input) if tensor.data_type == DataType.TYPE_STRING]
-
-
 @_defect(
     STRING_ROWS,
     Severity.WARNING,
@@ -283,10 +276,11 @@ def string_rows(model: Model) -> Iterator[Fault]:
     """TYPE_STRING on the python backend, under the dynamic batcher."""
     if model.backend != "python" or not model.config.HasField("dynamic_batching") or model.config.max_batch_size < 2:
         return
-    for index in _batches_strings(model.config):
-        said = f"input {model.config.input[index].name!r}: one malformed string fails every request in its batch"
-        hint = "check the length prefixes in the gateway, or decode each request by itself"
-        yield Fault(said, f"input[{index}].data_type", hint)
+    for path, tensor in elements("input", model.config.input):
+        if tensor.data_type == DataType.TYPE_STRING:
+            said = f"input {tensor.name!r}: one malformed string fails every request in its batch"
+            hint = "check the length prefixes in the gateway, or decode each request by itself"
+            yield Fault(said, f"{path}.data_type", hint)
 
 
 @_defect(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from brim.findings import Severity
+from brim.lint.fields import elements
 from brim.lint.rule import HEAD, Check, Example, Fault, rule
 from brim.lint.subject import ENSEMBLE, Model, exists, has_file, is_version
 
@@ -79,11 +80,11 @@ def missing_version(model: Model) -> Iterator[Fault]:
     """``specific.versions`` against the folders."""
     if model.folder is None:
         return
-    for index, version in enumerate(model.config.version_policy.specific.versions):
+    for path, version in elements("version_policy.specific.versions", model.config.version_policy.specific.versions):
         if version not in model.versions:
             have = ", ".join(map(str, model.versions)) or "none"
             said = f"version {version} is not on disk; there: {have}"
-            yield Fault(said, f"version_policy.specific.versions[{index}]", "correct the list, or add the folder")
+            yield Fault(said, path, "correct the list, or add the folder")
 
 
 @rule(
@@ -160,10 +161,10 @@ LABELS_BLANK = "REP011"
 
 
 def _label_faults(model: Model) -> Iterator[tuple[str, Fault]]:
-    for index, output in enumerate(model.config.output):
+    for output_path, output in elements("output", model.config.output):
         if model.folder is None or not output.label_filename:
             continue
-        path = f"output[{index}].label_filename"
+        path = f"{output_path}.label_filename"
         file = model.folder / output.label_filename
         if not has_file(file):
             said = f"output {output.name!r}: label file {output.label_filename!r} is not in {model.folder.name}"

@@ -22,6 +22,11 @@ HEAD = 'name: "m"\nbackend: "python"\nmax_batch_size: 100\n'
 """What most examples start with."""
 
 
+def warm_up(size: int, name: str = "x", value: str = "data_type: TYPE_FP32 dims: 4 zero_data: true") -> str:
+    """The text of a warm-up sample of ``size`` rows that feeds the input ``name``, for examples."""
+    return f'model_warmup {{ name: "w{size}" batch_size: {size} inputs {{ key: "{name}" value {{ {value} }} }} }}\n'
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What a rule found.

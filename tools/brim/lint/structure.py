@@ -7,10 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tritonclient.grpc.model_config_pb2 import ModelInput, ModelOutput
+from tritonclient.grpc.model_config_pb2 import ModelInput
 
 from brim.findings import Severity
 from brim.limits import BATCH_LIMIT
+from brim.lint.fields import elements, tensors
 from brim.lint.rule import HEAD, Fault, rule
 from brim.lint.subject import ENSEMBLE, PLATFORM_BACKENDS, Model
 
@@ -19,14 +20,6 @@ PYTHON_PARAMETERS = {"FORCE_CPU_ONLY_INPUT_TENSORS": ["yes", "no"]}
 """Parameters of the python backend that take certain words only (python_backend ``python_be.cc``)."""
 
 _X = 'input { name: "x" data_type: TYPE_FP32 dims: 4 }\n'
-
-
-def tensors(model: Model) -> Iterator[tuple[str, ModelInput | ModelOutput]]:
-    """Every input and output with its field path."""
-    for index, tensor in enumerate(model.config.input):
-        yield f"input[{index}]", tensor
-    for index, output in enumerate(model.config.output):
-        yield f"output[{index}]", output
 
 
 @rule(
@@ -95,10 +88,10 @@ def bad_dimension(model: Model) -> Iterator[Fault]:
     """A value in ``dims`` or ``reshape.shape`` that is no size."""
     for path, tensor in tensors(model):
         for name, sizes in (("dims", tensor.dims), ("reshape.shape", tensor.reshape.shape)):
-            for index, size in enumerate(sizes):
+            for where, size in elements(f"{path}.{name}", sizes):
                 if size < 1 and size != -1:
                     said = f"{path} {tensor.name!r} has dimension {size}; sizes are 1 or more, -1 is variable"
-                    yield Fault(said, f"{path}.{name}[{index}]", "write -1 for a variable size")
+                    yield Fault(said, where, "write -1 for a variable size")
 
 
 @rule(
@@ -269,12 +262,12 @@ def batch_above_limit(model: Model) -> Iterator[Fault]:
 )
 def image_format(model: Model) -> Iterator[Fault]:
     """NHWC or NCHW with another number of dims than 3."""
-    for index, tensor in enumerate(model.config.input):
+    for path, tensor in elements("input", model.config.input):
         if tensor.format in (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW) and len(tensor.dims) != 3:
             said = (
                 f"input {tensor.name!r} has {ModelInput.Format.Name(tensor.format)} and {len(tensor.dims)} dims, not 3"
             )
-            yield Fault(said, f"input[{index}].format", "leave out format, or give three dims without the batch")
+            yield Fault(said, f"{path}.format", "leave out format, or give three dims without the batch")
 
 
 @rule(
@@ -339,8 +332,7 @@ def _quoted(key: str) -> str:
 )
 def incomplete_metric(model: Model) -> Iterator[Fault]:
     """A ``metric_control`` without family or buckets."""
-    for index, control in enumerate(model.config.model_metrics.metric_control):
-        path = f"model_metrics.metric_control[{index}]"
+    for path, control in elements("model_metrics.metric_control", model.config.model_metrics.metric_control):
         if not control.metric_identifier.family:
             yield Fault("metric_control has no metric_identifier.family", path, "name the metric family")
         if not control.histogram_options.buckets:
@@ -359,9 +351,9 @@ def incomplete_metric(model: Model) -> Iterator[Fault]:
 def sequence_values(model: Model) -> Iterator[Fault]:
     """Preferred sizes or slot utilisation of the sequence batcher outside their range."""
     batcher, most = model.config.sequence_batching, model.config.max_batch_size
-    for index, size in enumerate(batcher.oldest.preferred_batch_size):
+    sizes = elements("sequence_batching.oldest.preferred_batch_size", batcher.oldest.preferred_batch_size)
+    for path, size in sizes:
         if not 1 <= size <= most:
-            path = f"sequence_batching.oldest.preferred_batch_size[{index}]"
             yield Fault(f"preferred size {size} is outside 1..{most} (max_batch_size)", path, "keep to that range")
     if not 0.0 <= batcher.direct.minimum_slot_utilization <= 1.0:
         said = f"minimum_slot_utilization is {batcher.direct.minimum_slot_utilization:g}, outside 0..1"

@@ -63,7 +63,9 @@ class Workspace:
                 with path.open("rb") as file:
                     data = file.read(MAX_BYTES + 1)
             except OSError as error:
-                raise InputError(f"{path} cannot be read: {error.strerror}") from error
+                raise InputError(
+                    f"{path} cannot be read: {error.strerror}", hint="name a text file that this user may read"
+                ) from error
             self._parsed[key] = parse(data, str(path))
         return self._parsed[key]
 

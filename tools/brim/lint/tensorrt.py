@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from brim.findings import Severity
+from brim.lint.fields import full_shape, model_dims
 from brim.lint.rule import Check, Example, Fault, rule
 from brim.lint.subject import Model
 
@@ -59,8 +60,8 @@ def _check_input(
 ) -> Iterator[tuple[str, Fault]]:
     most = config.max_batch_size
     tensor = config.input[index]
-    dims = list(tensor.reshape.shape) if tensor.HasField("reshape") else list(tensor.dims)
-    wanted = [-1, *dims] if most > 0 else dims
+    dims = model_dims(tensor)
+    wanted = full_shape(dims, most)
     where = f"input[{index}].dims"
     low, best, high = (shapes[bound] for bound in BOUNDS)
     if any(len(shape) != len(wanted) for shape in (low, best, high)):

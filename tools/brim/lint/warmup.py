@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import DataType, ModelWarmup
 
 from brim.findings import Severity
-from brim.lint.rule import HEAD, Fault, rule
+from brim.lint.fields import control_names, elements, type_name
+from brim.lint.rule import HEAD, Fault, rule, warm_up
 from brim.lint.subject import Model, has_file
 
 GENERATOR = "core `backend_model_instance.cc`, GenerateWarmupData"
@@ -32,25 +33,12 @@ ELEMENT_BYTES = {
 }
 
 _X = 'input { name: "x" data_type: TYPE_FP32 dims: 4 }\n'
-
-
-def _sample(size: int = 1, name: str = "x", value: str = "data_type: TYPE_FP32 dims: 4 zero_data: true") -> str:
-    inputs = f'inputs {{ key: "{name}" value {{ {value} }} }}' if name else ""
-    return f'model_warmup {{ name: "w{size}" batch_size: {size} {inputs} }}\n'
-
-
-_ALL = _sample(1) + _sample(100)
+_ALL = warm_up(1) + warm_up(100)
 _GOOD = HEAD + _X + _ALL
 
 
 def _samples(model: Model) -> Iterator[tuple[str, ModelWarmup]]:
-    for index, sample in enumerate(model.config.model_warmup):
-        yield f"model_warmup[{index}]", sample
-
-
-def _control_names(model: Model) -> set[str]:
-    batching = model.config.sequence_batching
-    return {control.name for control in batching.control_input} | {state.input_name for state in batching.state}
+    return elements("model_warmup", model.config.model_warmup)
 
 
 @rule(
@@ -60,14 +48,14 @@ def _control_names(model: Model) -> set[str]:
     why="Triton passes it on as an override; the model fails, or runs without its real input.",
     source=f"{GENERATOR}; server issue 1795",
     good=_GOOD,
-    bad=HEAD + _X.replace("dims: 4", "dims: 4 optional: true") + _sample(1, "z") + _sample(100, "z"),
+    bad=HEAD + _X.replace("dims: 4", "dims: 4 optional: true") + warm_up(1, "z") + warm_up(100, "z"),
 )
 def unknown_input(model: Model) -> Iterator[Fault]:
     """A key of ``inputs`` that names no input and no sequence control."""
     known = [tensor.name for tensor in model.config.input]
     if not known:
         return
-    allowed = {*known, *_control_names(model)}
+    allowed = {*known, *control_names(model)}
     for path, sample in _samples(model):
         for name in sorted(sample.inputs):
             if name not in allowed:
@@ -86,7 +74,7 @@ def unknown_input(model: Model) -> Iterator[Fault]:
 )
 def missing_input(model: Model) -> Iterator[Fault]:
     """An input that is not optional and that a sample does not feed, unless it feeds an unknown one in its place."""
-    known = {tensor.name for tensor in model.config.input} | _control_names(model)
+    known = {tensor.name for tensor in model.config.input} | control_names(model)
     for path, sample in _samples(model):
         if any(name not in known for name in sample.inputs):
             continue
@@ -103,7 +91,7 @@ def missing_input(model: Model) -> Iterator[Fault]:
     why="Every size must be given and must be one that the input takes; the batch is not part of dims.",
     source=GENERATOR,
     good=_GOOD,
-    bad=HEAD + _X + _sample(1, value="data_type: TYPE_FP32 dims: 5 zero_data: true") + _sample(100),
+    bad=HEAD + _X + warm_up(1, value="data_type: TYPE_FP32 dims: 5 zero_data: true") + warm_up(100),
 )
 def sample_shape(model: Model) -> Iterator[Fault]:
     """Variable or contradicting dims, another data type."""
@@ -120,16 +108,12 @@ def sample_shape(model: Model) -> Iterator[Fault]:
                 said = f"warm-up {sample.name!r}: dims {dims} of {name!r} do not fit {list(tensor.dims)}"
                 yield Fault(said, f"{where}.dims", "leave out the batch: batch_size sets it")
             if tensor is not None and given.data_type != tensor.data_type:
-                said = f"warm-up {sample.name!r}: {name!r} is {_name(given.data_type)}, the input {_name(tensor.data_type)}"
-                yield Fault(said, f"{where}.data_type", f"write {_name(tensor.data_type)}")
+                said = f"warm-up {sample.name!r}: {name!r} is {type_name(given.data_type)}, the input {type_name(tensor.data_type)}"
+                yield Fault(said, f"{where}.data_type", f"write {type_name(tensor.data_type)}")
 
 
 def _takes(wanted: list[int], given: list[int]) -> bool:
     return len(wanted) == len(given) and all(a in (-1, b) for a, b in zip(wanted, given, strict=True))
-
-
-def _name(number: int) -> str:
-    return DataType.Name(DataType.ValueType(number)) if number in DataType.values() else str(number)
 
 
 @rule(
@@ -140,7 +124,7 @@ def _name(number: int) -> str:
     "never form.",
     source=f"{GENERATOR}; measured on 24.10",
     good=_GOOD,
-    bad=HEAD + _X + _sample(1) + _sample(100) + _sample(128),
+    bad=HEAD + _X + warm_up(1) + warm_up(100) + warm_up(128),
 )
 def sample_too_large(model: Model) -> Iterator[Fault]:
     """``batch_size`` above ``max_batch_size``."""
@@ -158,7 +142,7 @@ def sample_too_large(model: Model) -> Iterator[Fault]:
     why="One of zero_data, random_data and input_data_file must be set.",
     source=GENERATOR,
     good=_GOOD,
-    bad=HEAD + _X + _sample(1, value="data_type: TYPE_FP32 dims: 4") + _sample(100),
+    bad=HEAD + _X + warm_up(1, value="data_type: TYPE_FP32 dims: 4") + warm_up(100),
 )
 def sample_without_data(model: Model) -> Iterator[Fault]:
     """No member of the data oneof."""
@@ -169,7 +153,7 @@ def sample_without_data(model: Model) -> Iterator[Fault]:
                 yield Fault(said, f'{path}.inputs["{name}"]', "add zero_data: true or random_data: true")
 
 
-_FILE = _sample(1, value='data_type: TYPE_FP32 dims: 4 input_data_file: "row"')
+_FILE = warm_up(1, value='data_type: TYPE_FP32 dims: 4 input_data_file: "row"')
 
 
 @rule(
@@ -179,7 +163,7 @@ _FILE = _sample(1, value='data_type: TYPE_FP32 dims: 4 input_data_file: "row"')
     why="Triton reads it from the folder warmup/ beside the versions.",
     source=GENERATOR,
     good={"m/config.pbtxt": HEAD + _X + _FILE, "m/1/model.py": "pass\n", "m/warmup/row": "0123456789abcdef"},
-    bad={"m/config.pbtxt": HEAD + _X + _FILE + _sample(100), "m/1/model.py": "pass\n"},
+    bad={"m/config.pbtxt": HEAD + _X + _FILE + warm_up(100), "m/1/model.py": "pass\n"},
 )
 def sample_file(model: Model) -> Iterator[Fault]:
     """An ``input_data_file`` that is not there, or holds fewer bytes than one row needs."""
@@ -213,7 +197,7 @@ def sample_file(model: Model) -> Iterator[Fault]:
     why="The first batch of each size pays for memory, kernels and plans; warm up 1, each preferred size and the maximum.",
     source="inferred; backends choose kernels and memory on the first run of a size",
     good=_GOOD,
-    bad=HEAD + _X + _sample(1),
+    bad=HEAD + _X + warm_up(1),
 )
 def uncovered_sizes(model: Model) -> Iterator[Fault]:
     """1, the preferred sizes and ``max_batch_size``, when the model warms up at all or its backend needs it."""
@@ -235,7 +219,7 @@ def uncovered_sizes(model: Model) -> Iterator[Fault]:
     why="0 is also what a missing batch_size means.",
     source=GENERATOR,
     good=_GOOD,
-    bad=HEAD + _X + _ALL + _sample(0),
+    bad=HEAD + _X + _ALL + warm_up(0),
 )
 def skipped_sample(model: Model) -> Iterator[Fault]:
     """``batch_size`` 0 or missing."""
