@@ -17,6 +17,8 @@ from brim.errors import ModelFileError
 
 ARTIFACT_NAME = "artifact.json"
 MODEL_NAME = "model.onnx"
+OWN_NAMES = (MODEL_NAME, ARTIFACT_NAME, "model.py")
+"""Files of a version folder that no model brings with it: the export's own, and the adapter."""
 SCHEMA_VERSION = 1
 """Raised whenever a field changes its meaning or goes away."""
 
@@ -103,7 +105,7 @@ class Artifact(_Part):
             data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ModelFileError(f"{path} cannot be read: {error.strerror}", hint="export the model first") from error
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ModelFileError(f"{path} is corrupt: {error}", hint="export the model again") from error
         version = data.get("schema_version") if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:

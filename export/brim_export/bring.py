@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from brim.config.files import write_configs
+from brim.config.files import write_configs, write_whole
 from brim.errors import InputError
 from brim.limits import BATCH_LIMIT
 from brim.paths import Project
@@ -21,6 +20,7 @@ from brim.service.load import check_text
 from brim.service.schema import NAME_PATTERN
 from brim_export.artifact import Artifact, Tensor
 from brim_export.pipeline import ExportResult, export
+from brim_export.placement import locked, work_folder
 from brim_export.service_export import VERSION
 from brim_export.source import OnnxSource, Source
 
@@ -69,39 +69,57 @@ def bring(
     check_name(project, name)
     project.model_repository.mkdir(parents=True, exist_ok=True)
     project.services.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".adding-", dir=project.cache_folder()) as temporary:
-        staged = Path(temporary) / name
+    recorded = recorded_source(project, source)
+    file = project.services / f"{name}.yaml"
+    with work_folder(project.cache_folder(), ".adding-") as temporary:
+        staged = temporary / name
         result = export(
             source, staged / VERSION, on_progress=on_progress, log_path=project.cache / "logs" / f"export-{name}.log"
         )
         if result.artifact is None:
             return result, []
-        text = service_text(project, name, source, result.artifact)
+        text = service_text(name, recorded, result.artifact)
         service, findings = check_text(text, f"services/{name}.yaml")
         if service is None:
             raise InputError(
-                "\n".join(finding.render() for finding in findings), hint="this model cannot be a service yet"
+                "\n".join(finding.render() for finding in findings),
+                hint="change the named tensors in the model itself (their names, types or sizes), then add it again",
             )
         (staged / VERSION / "model.py").write_text(MODEL_PY, encoding="utf-8")
-        write_configs(Path(temporary), service)
+        write_configs(temporary, service)
         place = project.model_repository / name
-        shutil.move(staged, place)
-    file = project.services / f"{name}.yaml"
-    beside = file.with_suffix(".tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(file)
+        with locked(project.model_repository):
+            # While the gates ran, another process may have taken the name.
+            check_name(project, name)
+            try:
+                shutil.move(staged, place)
+                write_whole(file, text)
+            except BaseException:
+                shutil.rmtree(place, ignore_errors=True)
+                raise
     return result, [file, *sorted(path for path in place.rglob("*") if path.is_file())]
 
 
-def service_text(project: Project, name: str, source: Source, artifact: Artifact) -> str:
+def recorded_source(project: Project, source: Source) -> dict[str, str]:
+    """What the service file says of the source.
+
+    Raises:
+        InputError: the ONNX file's path cannot be written in a text file.
+    """
+    if not isinstance(source, OnnxSource):
+        return {"torch": source.factory}
+    path = recorded_path(project, source.path)
+    if not path.isprintable():
+        raise InputError(f"the path {path!r} cannot stand in a service file", hint="rename the file or its folder")
+    return {"onnx": path}
+
+
+def service_text(name: str, model: Mapping[str, str], artifact: Artifact) -> str:
     """The service file for an exported graph, with the questions that only a person can answer on top."""
-    model = (
-        {"onnx": recorded_path(project, source.path)} if isinstance(source, OnnxSource) else {"torch": source.factory}
-    )
     variable = any(-1 in tensor.shape[1:] for tensor in artifact.inputs)
     document: dict[str, Any] = {
         "name": name,
-        "model": model,
+        "model": dict(model),
         "inputs": _tensors(artifact.inputs),
         "outputs": _tensors(artifact.outputs),
         "slo": {"latency_ms": 1000, "percentile": 99, "caller_gives_up_ms": None},

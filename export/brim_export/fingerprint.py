@@ -15,6 +15,7 @@ from pathlib import Path
 from brim.errors import InputError
 from brim_export import onnx_source
 from brim_export.artifact import hash_file
+from brim_export.foreign import foreign, told
 from brim_export.session import Array
 from brim_export.source import OnnxSource, Source, TorchSource
 
@@ -67,28 +68,41 @@ def _torch_parts(source: TorchSource) -> dict[str, str]:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
-    try:
+    with foreign(lambda error: _not_found(source, told(error))):
+        # Finding a module imports the packages that hold it.
         spec = importlib.util.find_spec(source.module)
-    except (ImportError, ValueError):
-        spec = None
     if spec is None or not spec.origin:
-        raise InputError(
-            f"torch factory {source.factory}: there is no module {source.module}",
-            hint="the module must be installed, or lie below the working directory",
-        )
+        raise _not_found(source, "no such module")
     origin = Path(spec.origin)
     parts = {"factory": source.factory, "module": hash_file(origin).sha256 if origin.is_file() else ""}
     if origin.suffix == ".py" and _lists_files(origin):
         from brim_export.torch_source import import_factory_module
 
-        for path in import_factory_module(source).source_files():
+        holder = import_factory_module(source)
+        with foreign(lambda error: _wrong_list(source, f"raised {told(error)}")):
+            listed = [Path(path) for path in holder.source_files()]
+        for path in listed:
             try:
-                parts[f"file {Path(path).name}"] = hash_file(Path(path)).sha256
+                if not path.is_file():
+                    raise _wrong_list(source, f"lists {path}, which is no file")
+                parts[f"file {path.name}"] = hash_file(path).sha256
             except OSError as error:
-                raise InputError(
-                    f"torch factory {source.factory}: source_files lists {path}, which cannot be read: {error.strerror}"
-                ) from error
+                raise _wrong_list(source, f"lists {path}, which cannot be read: {error.strerror}") from error
     return parts
+
+
+def _not_found(source: TorchSource, reason: str) -> InputError:
+    return InputError(
+        f"torch factory {source.factory}: there is no module {source.module}: {reason}",
+        hint="the module must be installed, or lie below the working directory",
+    )
+
+
+def _wrong_list(source: TorchSource, what: str) -> InputError:
+    return InputError(
+        f"torch factory {source.factory}: source_files {what}",
+        hint="list only files that are there, by a path that does not depend on the working directory",
+    )
 
 
 def _lists_files(module: Path) -> bool:

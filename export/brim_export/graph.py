@@ -181,13 +181,18 @@ def _spec(value: onnx.ValueInfoProto, role: str) -> TensorSpec:
     tensor = value.type.tensor_type
     if tensor.elem_type not in DATATYPES:
         raise ModelFileError(
-            f"{role} {value.name} has element type {onnx.TensorProto.DataType.Name(tensor.elem_type)}, "
+            f"{role} {value.name} has element type {_type_name(tensor.elem_type)}, "
             f"which cannot be served; served are {', '.join(DATATYPES.values())}",
             hint=f"cast {value.name} to one of them inside the graph",
         )
     if not tensor.HasField("shape"):
         return TensorSpec(value.name, DATATYPES[tensor.elem_type], None)
     return TensorSpec(value.name, DATATYPES[tensor.elem_type], tuple(_axis(axis) for axis in tensor.shape.dim))
+
+
+def _type_name(number: int) -> str:
+    known = onnx.TensorProto.DataType
+    return known.Name(number) if number in known.values() else str(number)
 
 
 def _axis(axis: onnx.TensorShapeProto.Dimension) -> int | str | None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
+_STDOUT, _STDERR = 1, 2
 _NOISY = ("torch", "onnxscript", "onnx_ir", "onnx", "transformers")
 
 
 @contextlib.contextmanager
 def captured(log: io.StringIO) -> Iterator[None]:
-    """Send stdout, stderr, warnings and the log records of the export libraries to ``log`` instead."""
+    """Send stdout, stderr, warnings and the log records of the export libraries to ``log`` instead.
+
+    What writes to the process's own stdout past Python goes to its stderr: stdout carries the answer only.
+    """
 
     def show(
         message: Warning | str,
@@ -36,10 +41,32 @@ def captured(log: io.StringIO) -> Iterator[None]:
     try:
         for logger in loggers:
             logger.handlers, logger.propagate = [handler], False
-        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), warnings.catch_warnings():
+        with (
+            _stdout_to_stderr(),
+            contextlib.redirect_stdout(log),
+            contextlib.redirect_stderr(log),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("default")
             warnings.showwarning = show
             yield
     finally:
         for logger, handlers, propagate in before:
             logger.handlers, logger.propagate = handlers, propagate
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    try:
+        kept = os.dup(_STDOUT)
+    except OSError:
+        # It is closed already.
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.dup2(_STDERR, _STDOUT)
+        yield
+    finally:
+        os.dup2(kept, _STDOUT)
+        os.close(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -10,6 +11,7 @@ from google.protobuf.message import DecodeError
 from brim.errors import ModelFileError
 from brim_export import graph
 
+LARGEST_BYTES = 2**31 - 1
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -19,14 +21,23 @@ def read(path: Path) -> onnx.ModelProto:
     Raises:
         ModelFileError: the file is missing, empty, a Git LFS pointer, truncated, or no ONNX model.
     """
-    if not path.exists():
-        raise ModelFileError(f"{path}: no such file", hint="give the path of an .onnx file")
-    if not path.is_file():
-        raise ModelFileError(f"{path} is a folder, expected an .onnx file")
     try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise ModelFileError(f"{path} is a folder, expected an .onnx file", hint="give the path of the file in it")
+        if not stat.S_ISREG(found.st_mode):
+            raise ModelFileError(f"{path} is no regular file", hint="save the model to a file and give its path")
+        if found.st_size > LARGEST_BYTES:
+            raise ModelFileError(
+                f"{path} has {found.st_size} bytes; protobuf, and so ONNX, holds at most {LARGEST_BYTES} in one file",
+                hint="save it again with its weights as external data (onnx.save with save_as_external_data=True)",
+            )
         data = path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path}: no such file", hint="give the path of an .onnx file") from error
+    except (OSError, ValueError) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+        raise ModelFileError(f"{path} cannot be read: {told}", hint="give a file that this user may read") from error
     if not data:
         raise ModelFileError(f"{path} is empty (0 bytes)", hint="export or copy the model again")
     if data.startswith(_LFS_POINTER):
@@ -72,15 +83,13 @@ def external_files(path: Path, model: onnx.ModelProto) -> list[PurePosixPath]:
         if place.is_absolute() or ".." in place.parts or place == PurePosixPath():
             faults.append(f"tensor {tensor.name} points at {str(place)!r}, outside the model's folder")
             continue
-        file = path.parent / place
-        if not file.is_file():
+        size = _size(path.parent / place)
+        if size is None:
             faults.append(f"tensor {tensor.name} needs {place}, which is not beside the model")
             continue
         needed = _number(entries.get("offset")) + _number(entries.get("length"))
-        if file.stat().st_size < needed:
-            faults.append(
-                f"tensor {tensor.name} ends at byte {needed} of {place}, which has {file.stat().st_size} bytes"
-            )
+        if size < needed:
+            faults.append(f"tensor {tensor.name} ends at byte {needed} of {place}, which has {size} bytes")
             continue
         found.add(place)
     if faults:
@@ -95,6 +104,15 @@ def external_files(path: Path, model: onnx.ModelProto) -> list[PurePosixPath]:
 def opset(model: onnx.ModelProto) -> int:
     """Version of the ONNX operator set that the model imports; 0 when it imports none."""
     return max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=0)
+
+
+def _size(file: Path) -> int | None:
+    """Bytes of a file; None when there is no such file, whatever the reason."""
+    try:
+        found = file.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _number(text: str | None) -> int:

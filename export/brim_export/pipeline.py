@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
+import psutil
 
-from brim.errors import AnswerIsNo, BrimError, GateRefused, InputError, ModelFileError
+from brim.errors import AnswerIsNo, CouldNotTell, GateRefused, InputError, ModelFileError
 from brim.limits import BATCH_LIMIT
 from brim_export import gates, graph, onnx_source
 from brim_export.artifact import (
     ARTIFACT_NAME,
     MODEL_NAME,
+    OWN_NAMES,
     Artifact,
     FileRecord,
     GateRecord,
@@ -28,9 +31,10 @@ from brim_export.artifact import (
     hash_files,
 )
 from brim_export.fingerprint import fingerprint, versions
+from brim_export.foreign import foreign, told
 from brim_export.gates import PARITY_TOLERANCE, ROW_TOLERANCE, GateResult
 from brim_export.noise import captured
-from brim_export.placement import place, staging
+from brim_export.placement import FULL, check_utf8, locked, place, staging
 from brim_export.rows import RowSource
 from brim_export.session import Array, LoadFailed, RunFailed, Session
 from brim_export.source import OnnxSource, Source, TorchSource
@@ -41,6 +45,9 @@ if TYPE_CHECKING:
 
 Samples = Mapping[str, Sequence[Array]]
 """Rows to try the model with, by input name, without the batch axis."""
+
+_BYTES_A_VALUE = 32
+"""Of an input while gates try it: drawn as float64, cast, stacked with its neighbours, copied by ONNX Runtime."""
 
 Progress = Callable[[str], None]
 
@@ -73,12 +80,16 @@ class _Settings:
     def checked(self) -> _Settings:
         if not 1 <= self.batch_limit <= BATCH_LIMIT:
             raise InputError(
-                f"batch limit {self.batch_limit}, expected 1..{BATCH_LIMIT}: the GPU takes no more rows a batch"
+                f"batch limit {self.batch_limit}, expected 1..{BATCH_LIMIT}: the GPU takes no more rows a batch",
+                hint=f"give a limit of 1 to {BATCH_LIMIT}",
             )
         if not (0 < self.tolerance < 1 and 0 < self.row_tolerance < 1):
-            raise InputError(f"tolerances {self.tolerance} and {self.row_tolerance}, expected between 0 and 1")
+            raise InputError(
+                f"tolerances {self.tolerance} and {self.row_tolerance}, expected between 0 and 1",
+                hint="1e-4 suits float32, 1e-2 float16",
+            )
         if self.seed < 0:
-            raise InputError(f"seed {self.seed}, expected 0 or more")
+            raise InputError(f"seed {self.seed}, expected 0 or more", hint="any whole number from 0 will do")
         return self
 
     def as_numbers(self) -> dict[str, float]:
@@ -111,6 +122,7 @@ def export(
         InputError: the factory, the samples or a setting is wrong.
         ModelFileError: the model file cannot be read, written or loaded.
         NoSpace: the disk is full.
+        CouldNotTell: there is not enough memory to try the model.
     """
     settings = _Settings(tolerance, row_tolerance, batch_limit, seed).checked()
     tell = on_progress or (lambda message: None)
@@ -118,6 +130,11 @@ def export(
     try:
         with staging(out_dir) as work:
             result = _export(source, out_dir, work, samples, settings, tell, log)
+    except MemoryError as error:
+        raise CouldNotTell(
+            f"not enough memory to try the model with {batch_limit} rows: {error}",
+            hint="state a smaller max_batch_size in a service file and export that, or use a larger machine",
+        ) from error
     except BaseException as error:
         _write_log(log_path, log)
         if isinstance(error, ModelFileError) and log_path and log.getvalue():
@@ -157,7 +174,8 @@ def up_to_date(
         ModelFileError: the ONNX source cannot be read.
     """
     settings = _Settings(tolerance, row_tolerance, batch_limit, seed).checked()
-    wanted = fingerprint(source, settings.as_numbers(), samples)
+    with captured(io.StringIO()):
+        wanted = fingerprint(source, settings.as_numbers(), samples)
     try:
         artifact = Artifact.load(out_dir / ARTIFACT_NAME)
     except ModelFileError:
@@ -186,19 +204,24 @@ def _export(
     else:
         tell(f"taking {source.path.name} as it is")
         _from_onnx(source, stage)
-    subject = _subject(source, stage / MODEL_NAME, loaded, limits, samples, settings, tell)
-    results = _run_gates(subject, loaded, settings, tell)
+    tell("loading the model in ONNX Runtime")
+    with captured(log):
+        subject = _subject(source, stage / MODEL_NAME, loaded, limits, samples, settings)
+    results = _run_gates(subject, loaded, settings, tell, log)
     if not all(result.ok for result in results):
         return ExportResult(results, None, None, log.getvalue())
     if loaded and loaded.write_assets:
         tell("writing the files that belong to the model")
-        _assets(loaded, stage, work / "assets")
-    artifact = _artifact(source, subject, results, settings, hash_files(stage), samples)
+        with captured(log):
+            _assets(loaded, stage, work / "assets")
+    with captured(log):
+        artifact = _artifact(source, subject, results, settings, hash_files(stage), samples)
     artifact.save(stage / ARTIFACT_NAME)
-    earlier = _earlier_files(out_dir)
-    place(stage, [*artifact.files, ARTIFACT_NAME], out_dir, backup)
-    for name in earlier - set(artifact.files):
-        (out_dir / name).unlink(missing_ok=True)
+    with locked(out_dir.parent):
+        earlier = _earlier_files(out_dir)
+        place(stage, [*artifact.files, ARTIFACT_NAME], out_dir, backup)
+        for name in earlier - set(artifact.files):
+            (out_dir / name).unlink(missing_ok=True)
     return ExportResult(results, artifact, out_dir / MODEL_NAME, log.getvalue())
 
 
@@ -234,9 +257,10 @@ def _from_torch(
 
 
 def _from_onnx(source: OnnxSource, stage: Path) -> None:
+    check_utf8(source.path)
     model = onnx_source.read(source.path)
     external = onnx_source.external_files(source.path, model)
-    taken = [str(file) for file in external if str(file) in (MODEL_NAME, ARTIFACT_NAME)]
+    taken = [str(file) for file in external if str(file) in OWN_NAMES]
     if taken:
         raise ModelFileError(
             f"{source.path}: external data file {taken[0]} has a name that the export uses itself",
@@ -255,14 +279,16 @@ def _subject(
     limits: dict[str, int],
     samples: Samples | None,
     settings: _Settings,
-    tell: Progress,
 ) -> Subject:
-    tell("loading the model in ONNX Runtime")
     name = source.factory if isinstance(source, TorchSource) else str(source.path)
     model = onnx.load(str(path), load_external_data=False)
     inputs, outputs = graph.inputs(model), graph.outputs(model)
     if not inputs:
-        raise ModelFileError(f"{name} has no inputs: it can only ever give one answer")
+        raise ModelFileError(
+            f"{name} has no inputs: it can only ever give one answer",
+            hint="export it with its inputs left open, not filled in as constants",
+        )
+    _check_room(name, inputs, settings.batch_limit)
     try:
         session = Session(path)
     except LoadFailed as error:
@@ -286,7 +312,28 @@ def _subject(
     )
 
 
-def _run_gates(subject: Subject, loaded: LoadedModule | None, settings: _Settings, tell: Progress) -> list[GateResult]:
+def _check_room(name: str, inputs: Sequence[graph.TensorSpec], batch_limit: int) -> None:
+    """Refuse to try a model whose smallest full batch this machine cannot hold: the kernel would end the process.
+
+    Raises:
+        CouldNotTell: see above.
+    """
+    values = sum(
+        math.prod(size for size in (spec.shape or ())[graph.BATCH_AXIS + 1 :] if isinstance(size, int))
+        for spec in inputs
+    )
+    needed, free = values * batch_limit * _BYTES_A_VALUE, psutil.virtual_memory().available
+    if needed > free:
+        raise CouldNotTell(
+            f"{name}: trying {batch_limit} rows takes about {needed / 2**30:.3g} GiB (a row has {values} values), "
+            f"and this machine has {free / 2**30:.3g} GiB free",
+            hint="state a smaller max_batch_size in a service file and export that, or use a larger machine",
+        )
+
+
+def _run_gates(
+    subject: Subject, loaded: LoadedModule | None, settings: _Settings, tell: Progress, log: io.StringIO
+) -> list[GateResult]:
     checks: dict[str, Callable[[], GateResult]] = {
         gates.INFERENCE_MODE: lambda: gates.inference_mode(subject, loaded.mode_faults() if loaded else ()),
         gates.BATCH_AXIS_GATE: lambda: gates.batch_axis(subject),
@@ -305,28 +352,39 @@ def _run_gates(subject: Subject, loaded: LoadedModule | None, settings: _Setting
         if subject.size_fault and gate in needs_runs:
             results.append(gates.not_run(gate, f"the model does not run (see {gates.BATCH_AXIS_GATE})"))
         else:
-            results.append(checks[gate]())
+            with captured(log):
+                results.append(checks[gate]())
     return results
 
 
 def _assets(loaded: LoadedModule, stage: Path, folder: Path) -> None:
     folder.mkdir()
-    try:
+    with foreign(lambda error: _assets_failed(loaded, error)):
         if loaded.write_assets:
             loaded.write_assets(folder)
-    except (BrimError, OSError):
-        raise
-    except Exception as error:
+    odd = [path.name for path in folder.rglob("*") if path.is_symlink() or not (path.is_file() or path.is_dir())]
+    if odd:
         raise ModelFileError(
-            f"torch factory {loaded.name}: write_assets raised {type(error).__name__}: {error}"
-        ) from error
+            f"torch factory {loaded.name}: write_assets made {odd[0]}, which is a link or a device, not a file",
+            hint="copy files (shutil.copyfile), so that the model folder stands alone",
+        )
     for name in hash_files(folder):
-        if (stage / name).exists() or name == ARTIFACT_NAME:
+        if (stage / name).exists() or name in OWN_NAMES:
             raise ModelFileError(
-                f"torch factory {loaded.name}: write_assets wrote {name}, a name that the export uses itself"
+                f"torch factory {loaded.name}: write_assets wrote {name}, a name that the export uses itself",
+                hint="write the file under another name",
             )
         (stage / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).replace(stage / name)
+
+
+def _assets_failed(loaded: LoadedModule, error: BaseException) -> Exception:
+    if isinstance(error, OSError) and error.errno in FULL:
+        return error
+    return ModelFileError(
+        f"torch factory {loaded.name}: write_assets raised {told(error)}",
+        hint="it stands beside the factory; call it in python with an empty folder to see the whole traceback",
+    )
 
 
 def _artifact(
@@ -366,10 +424,15 @@ def _artifact(
 
 def _tensor(spec: graph.TensorSpec, subject: Subject | None) -> Tensor:
     shape: Sequence[int | str | None] = spec.shape or ()
-    if spec.shape is None and subject:
-        answer = subject.at(1)
+    answer = subject.at(1) if subject else None
+    if isinstance(answer, dict) and spec.shape is not None:
+        _check_declared(spec, answer[spec.name].shape)
+    if spec.shape is None and answer is not None:
         if isinstance(answer, RunFailed):
-            raise AnswerIsNo(f"output {spec.name} declares no shape, and one row does not run: {answer}")
+            raise AnswerIsNo(
+                f"output {spec.name} declares no shape, and one row does not run: {answer}",
+                hint="export the model with the shape of its outputs declared",
+            )
         shape = [None] * answer[spec.name].ndim
     return Tensor(
         name=spec.name,
@@ -377,6 +440,25 @@ def _tensor(spec: graph.TensorSpec, subject: Subject | None) -> Tensor:
         shape=[size if isinstance(size, int) else -1 for size in shape],
         axes=[size if isinstance(size, str) else None for size in shape],
     )
+
+
+def _check_declared(spec: graph.TensorSpec, found: Sequence[int]) -> None:
+    """Refuse an output whose declared sizes are not those that it has: every configuration would be made from them.
+
+    Raises:
+        ModelFileError: see above.
+    """
+    declared = spec.shape or ()
+    wrong = len(declared) != len(found) or any(
+        isinstance(size, int) and size != there
+        for axis, (size, there) in enumerate(zip(declared, found, strict=True))
+        if axis != graph.BATCH_AXIS
+    )
+    if wrong:
+        raise ModelFileError(
+            f"output {spec.name} is declared as {list(declared)}, and one row gives {list(found)}",
+            hint="declare the sizes that it has, or none (onnx.shape_inference finds them), and export again",
+        )
 
 
 def _earlier_files(out_dir: Path) -> set[str]:

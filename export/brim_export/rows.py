@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from brim.errors import InputError
+from brim_export.foreign import foreign, told
 from brim_export.graph import BATCH_AXIS, IndexRange, TensorSpec
 from brim_export.session import Array, Feed
 
@@ -153,10 +154,16 @@ class RowSource:
             return
         names = [spec.name for spec in self.inputs]
         if set(self.samples) != set(names):
-            raise InputError(f"samples are for {sorted(self.samples)}, the model's inputs are {sorted(names)}")
+            raise InputError(
+                f"samples are for {sorted(self.samples)}, the model's inputs are {sorted(names)}",
+                hint="give every sample a value for each of the model's inputs, under the graph's own names",
+            )
         counts = {name: len(rows) for name, rows in self.samples.items()}
         if len(set(counts.values())) != 1 or 0 in counts.values():
-            raise InputError(f"samples need the same number of rows, at least one, for every input; found {counts}")
+            raise InputError(
+                f"samples need the same number of rows, at least one, for every input; found {counts}",
+                hint="give each sample a value for every input",
+            )
         for index, row in enumerate(self._sample_rows()):
             self._checked({name: row[name][np.newaxis] for name in row}, 1, self._sizes_of(row), f"sample {index}")
 
@@ -223,27 +230,40 @@ class RowSource:
         feed: Feed = {}
         for spec in self.inputs:
             if spec.name not in answer:
-                raise InputError(f"{origin} gave no {spec.name}; it gave {sorted(answer)}")
-            values, wanted = np.asarray(answer[spec.name]), np.dtype(NUMPY_TYPES[spec.datatype])
+                raise InputError(
+                    f"{origin} gave no {spec.name}; it gave {sorted(answer, key=str)}",
+                    hint="give an array for every input of the model, under its own name",
+                )
+            wanted = np.dtype(NUMPY_TYPES[spec.datatype])
+            values = _array(f"{origin} gave {spec.name}", answer[spec.name])
             shape = self._shape(spec, rows, sizes)
             if values.dtype != wanted or values.shape != shape:
                 raise InputError(
-                    f"{origin} gave {spec.name} as {values.dtype} {list(values.shape)}, expected {wanted} {list(shape)}"
+                    f"{origin} gave {spec.name} as {values.dtype} {list(values.shape)}, expected {wanted} {list(shape)}",
+                    hint="cast with .astype and shape it as expected; the first axis is the batch",
                 )
             feed[spec.name] = values
         return feed
 
 
 def _called(name: str, call: Callable[[Hook], object], hook: Hook) -> Mapping[str, Array]:
-    try:
+    with foreign(
+        lambda error: InputError(
+            f"{name} raised {told(error)}", hint="it stands beside the torch factory; call it in python"
+        )
+    ):
         answer = call(hook)
-    except Exception as error:
-        raise InputError(
-            f"{name} raised {type(error).__name__}: {error}", hint="it stands beside the torch factory"
-        ) from error
     if not isinstance(answer, Mapping):
-        raise InputError(f"{name} gave a {type(answer).__name__}, expected a mapping of input names to arrays")
+        raise InputError(
+            f"{name} gave a {type(answer).__name__}, expected a mapping of input names to arrays",
+            hint="return a dict: {input name: array}",
+        )
     return answer
+
+
+def _array(origin: str, values: object) -> Array:
+    with foreign(lambda error: InputError(f"{origin} as no array: {told(error)}", hint="return numpy arrays")):
+        return np.asarray(values)
 
 
 def _symbol(spec: TensorSpec, axis: int) -> str:

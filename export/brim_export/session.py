@@ -13,6 +13,9 @@ import onnxruntime
 RUN_LIMIT_S = 120.0
 """A run of at most ``batch_limit`` rows that takes longer than this is ended and counts as failed."""
 
+ENDING_LIMIT_S = 30.0
+"""ONNX Runtime looks between two operators whether it is to end; one operator takes no longer than this."""
+
 _SILENT = 4
 
 Array = np.ndarray[Any, Any]
@@ -22,6 +25,10 @@ Feed = dict[str, Array]
 
 class RunFailed(Exception):
     """ONNX Runtime refused or failed an execution; ``str()`` is its reason on one line."""
+
+
+class RunTooLong(RunFailed):
+    """An execution was ended because it took longer than the limit."""
 
 
 class LoadFailed(Exception):
@@ -39,6 +46,7 @@ class Session:
         """
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _SILENT
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._limit_s = limit_s
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -50,28 +58,35 @@ class Session:
     def run(self, feed: Mapping[str, Array]) -> Feed:
         """Every output by name.
 
+        The execution has a thread of its own, so that Ctrl-C ends it at once instead of after it.
+
         Raises:
-            RunFailed: the execution failed or took longer than the limit.
+            RunTooLong: it took longer than the limit.
+            RunFailed: it failed.
         """
         run_options = onnxruntime.RunOptions()
         run_options.log_severity_level = _SILENT
-        ended = threading.Event()
+        answers: list[Array] = []
+        failed: list[Exception] = []
 
-        def end() -> None:
-            ended.set()
-            run_options.terminate = True
+        def work() -> None:
+            try:
+                answers.extend(self._session.run(None, dict(feed), run_options))
+            except Exception as error:  # noqa: BLE001 - carried over to the waiting thread
+                failed.append(error)
 
-        timer = threading.Timer(self._limit_s, end)
-        timer.daemon = True
-        timer.start()
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
         try:
-            answers = self._session.run(None, dict(feed), run_options)
-        except Exception as error:
-            if ended.is_set():
-                raise RunFailed(f"no answer within {self._limit_s:g} s") from error
-            raise RunFailed(_one_line(error, self._path)) from error
+            worker.join(self._limit_s)
         finally:
-            timer.cancel()
+            late = worker.is_alive()
+            run_options.terminate = True
+            worker.join(ENDING_LIMIT_S)
+        if late:
+            raise RunTooLong(f"no answer within {self._limit_s:g} s")
+        if failed:
+            raise RunFailed(_one_line(failed[0], self._path)) from failed[0]
         return {name: np.asarray(answer) for name, answer in zip(self.output_names, answers, strict=True)}
 
 

@@ -11,7 +11,7 @@ import onnx
 
 from brim_export.graph import TensorSpec
 from brim_export.rows import AxisSizes, RowSource
-from brim_export.session import Feed, RunFailed, Session
+from brim_export.session import Feed, RunFailed, RunTooLong, Session
 
 SIZES_TRIED = (1, 2, 7, 16, 32, 64, 128, 224, 256)
 """Sizes tried for symbolic axes beside the batch; those that run are used."""
@@ -92,7 +92,11 @@ def working_sizes(session: Session, source: RowSource, seed: int) -> tuple[list[
     for sizes in unique:
         if len(found) > 1 and not source.samples and max(sizes.values(), default=0) > _ENOUGH:
             break
-        fault = _trial(session, source, sizes, rng)
+        try:
+            fault = _trial(session, source, sizes, rng)
+        except RunTooLong as error:
+            fault = str(error)
+            break
         if not fault:
             found.append(sizes)
     if len(found) > _SIZES_KEPT:
@@ -105,6 +109,8 @@ def _trial(session: Session, source: RowSource, sizes: AxisSizes, rng: np.random
     for rows in (2, 1):
         try:
             session.run(source.rows(rng, rows, sizes))
+        except RunTooLong:
+            raise
         except RunFailed as error:
             fault = f"{rows} rows: {error}" if rows > 1 else fault or f"1 row: {error}"
         else:

@@ -47,8 +47,10 @@ from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, GuardOnDataDependentSymNode
 
-from brim.errors import BrimError, InputError, ModelFileError
+from brim.errors import InputError, ModelFileError
 from brim.limits import BATCH_LIMIT
+from brim.service.schema import LARGEST_RANK
+from brim_export.foreign import foreign, told
 from brim_export.gates import BATCH_AXIS_GATE, ROW_INDEPENDENCE, ReferenceFailed
 from brim_export.graph import BATCH_AXIS
 from brim_export.rows import RowPadder, RowSampler
@@ -67,6 +69,24 @@ _UNBOUNDED = 2**31
 _BATCH = "batch"
 _TORCH_FOLDER = str(Path(torch.__file__).parent) + os.sep
 _GUARD = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
+_SERVED = frozenset(
+    (
+        torch.bool,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    )
+)
+"""What both KServe v2 and numpy can carry."""
+
 _HOOKS = ("row_samples", "pad_rows", "write_assets", "source_files")
 
 
@@ -104,11 +124,8 @@ class LoadedModule:
             ReferenceFailed: the module does not run these rows.
         """
         given = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in feed.items()}
-        try:
-            with torch.inference_mode():
-                answer = flatten(self.name, _call(self.module, given))
-        except Exception as error:
-            raise ReferenceFailed(_told(error)) from error
+        with foreign(lambda error: ReferenceFailed(told(error))), torch.inference_mode():
+            answer = flatten(self.name, _call(self.module, given))
         return {
             name: values.detach().cpu().numpy() for name, values in zip(self.output_names, answer.values(), strict=True)
         }
@@ -139,23 +156,25 @@ def import_factory_module(source: TorchSource) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
-    try:
+    with foreign(lambda error: _import_failed(source, error)):
         return importlib.import_module(source.module)
-    except ModuleNotFoundError as error:
-        if error.name and (source.module == error.name or source.module.startswith(error.name + ".")):
-            raise InputError(
-                f"torch factory {source.factory}: there is no module {error.name}",
-                hint="the module must be installed, or lie below the working directory",
-            ) from error
-        raise InputError(
-            f"torch factory {source.factory}: importing it needs the module {error.name}, which is not installed",
-            hint=f"install what {source.module} imports",
-        ) from error
-    except Exception as error:
-        raise InputError(
-            f"torch factory {source.factory}: importing {source.module} raised {_told(error)}",
+
+
+def _import_failed(source: TorchSource, error: BaseException) -> InputError:
+    if not isinstance(error, ModuleNotFoundError):
+        return InputError(
+            f"torch factory {source.factory}: importing {source.module} raised {told(error)}",
             hint="import the module in python to see the whole traceback",
-        ) from error
+        )
+    if error.name and (source.module == error.name or source.module.startswith(error.name + ".")):
+        return InputError(
+            f"torch factory {source.factory}: there is no module {error.name}",
+            hint="the module must be installed, or lie below the working directory",
+        )
+    return InputError(
+        f"torch factory {source.factory}: importing it needs the module {error.name}, which is not installed",
+        hint=f"install what {source.module} imports",
+    )
 
 
 def load(source: TorchSource) -> LoadedModule:
@@ -175,32 +194,42 @@ def load(source: TorchSource) -> LoadedModule:
             f"torch factory {source.factory}: {source.module} has no function {source.function}",
             hint=f"functions there: {', '.join(callables) or 'none'}",
         )
-    try:
+    with foreign(
+        lambda error: ModelFileError(
+            f"torch factory {source.factory} raised {told(error)}", hint="call it in python to see the whole traceback"
+        )
+    ):
         answer = factory()
-    except BrimError:
-        raise
-    except Exception as error:
-        raise ModelFileError(
-            f"torch factory {source.factory} raised {_told(error)}", hint="call it in python to see the whole traceback"
-        ) from error
     module, examples, names, dynamic_axes = _checked(source.factory, answer)
-    try:
-        with torch.inference_mode():
-            outputs = flatten(source.factory, _call(module, examples))
-    except InputError:
-        raise
-    except Exception as error:
-        raise ModelFileError(
-            f"torch factory {source.factory}: the module does not run its own example: {_told(error)}",
-            hint="the examples are given by keyword when their names are parameters of forward(), else in their order",
-        ) from error
+    with (
+        foreign(
+            lambda error: ModelFileError(
+                f"torch factory {source.factory}: the module does not run its own example: {told(error)}",
+                hint="the examples are given by keyword when their names are parameters of forward(), else in their order",
+            )
+        ),
+        torch.inference_mode(),
+    ):
+        outputs = flatten(source.factory, _call(module, examples))
     if names and len(names) != len(outputs):
-        raise InputError(f"torch factory {source.factory}: {len(names)} output names for {len(outputs)} outputs")
+        raise InputError(
+            f"torch factory {source.factory}: {len(names)} output names for {len(outputs)} outputs",
+            hint="name every output once, in the module's order, or leave the names out",
+        )
     output_names = names or list(outputs)
     clash = set(output_names) & set(examples) or {name for name in output_names if output_names.count(name) > 1}
     if clash:
-        raise InputError(f"torch factory {source.factory}: the name {sorted(clash)[0]} stands for more than one tensor")
+        raise InputError(
+            f"torch factory {source.factory}: the name {sorted(clash)[0]} stands for more than one tensor",
+            hint="name the outputs in the factory's third item, each unlike every input and every other output",
+        )
     hooks = {hook: getattr(holder, hook, None) for hook in _HOOKS}
+    for hook, found in hooks.items():
+        if found is not None and not callable(found):
+            raise InputError(
+                f"torch factory {source.factory}: {hook} in {source.module} is a {type(found).__name__}, not a function",
+                hint=f"rename it: the name {hook} is kept for the function that brim_export.torch_source documents",
+            )
     return LoadedModule(source.factory, module, examples, output_names, dynamic_axes, **hooks)
 
 
@@ -227,17 +256,14 @@ def export_program(loaded: LoadedModule) -> ExportedProgram:
     }
     positional = not _by_keyword(loaded.module, examples)
     branches: list[_Branch] = []
-    try:
-        with torch.no_grad(), _branches(branches):
-            program = torch.export.export(
-                loaded.module,
-                tuple(examples.values()) if positional else (),
-                None if positional else examples,
-                dynamic_shapes=tuple(shapes.values()) if positional else shapes,
-                strict=False,
-            )
-    except Exception as error:
-        raise _explained(error, loaded, examples) from error
+    with foreign(lambda error: _explained(error, loaded, examples)), torch.no_grad(), _branches(branches):
+        program = torch.export.export(
+            loaded.module,
+            tuple(examples.values()) if positional else (),
+            None if positional else examples,
+            dynamic_shapes=tuple(shapes.values()) if positional else shapes,
+            strict=False,
+        )
     for name, axes in loaded.dynamic_axes.items():
         for axis, symbol in axes.items():
             size = _placeholder_shapes(loaded, program)[name][axis]
@@ -280,7 +306,12 @@ def write_onnx(loaded: LoadedModule, program: ExportedProgram, path: Path) -> No
     Raises:
         ModelFileError: an operator has no ONNX form.
     """
-    try:
+    with foreign(
+        lambda error: ModelFileError(
+            f"torch factory {loaded.name}: torch cannot write the module as ONNX: {told(error)}",
+            hint="replace the operator that is named, or export the model yourself and give it with --onnx",
+        )
+    ):
         written = torch.onnx.export(
             program,
             (),
@@ -291,13 +322,11 @@ def write_onnx(loaded: LoadedModule, program: ExportedProgram, path: Path) -> No
             opset_version=OPSET,
             verbose=False,
         )
-    except Exception as error:
-        raise ModelFileError(
-            f"torch factory {loaded.name}: torch cannot write the module as ONNX: {_told(error)}",
-            hint="replace the operator that is named, or export the model yourself and give it with --onnx",
-        ) from error
     if written is None:
-        raise ModelFileError(f"torch factory {loaded.name}: torch.onnx.export gave nothing")
+        raise ModelFileError(
+            f"torch factory {loaded.name}: torch.onnx.export gave nothing",
+            hint="export the model yourself and give it with --onnx",
+        )
     model = written.model
     names = _dim_names(loaded, program)
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -340,7 +369,10 @@ def flatten(name: str, answer: object) -> dict[str, torch.Tensor]:
                 hint="return a tensor, a tuple of tensors, or a dict of names to tensors",
             )
     if not found:
-        raise InputError(f"torch factory {name}: the module returns no tensor")
+        raise InputError(
+            f"torch factory {name}: the module returns no tensor",
+            hint="return a tensor, a tuple of tensors, or a dict of names to tensors",
+        )
     return found
 
 
@@ -429,7 +461,7 @@ def _rename_axes(value: onnx_ir.Value, names: Mapping[str, str]) -> None:
         )
 
 
-def _explained(error: Exception, loaded: LoadedModule, examples: Mapping[str, torch.Tensor]) -> Exception:
+def _explained(error: BaseException, loaded: LoadedModule, examples: Mapping[str, torch.Tensor]) -> Exception:
     first = next(iter(examples))
     if isinstance(error, GuardOnDataDependentSymNode) or (
         isinstance(error, UserError) and error.error_type is UserErrorType.DYNAMIC_CONTROL_FLOW
@@ -470,7 +502,7 @@ def _explained(error: Exception, loaded: LoadedModule, examples: Mapping[str, to
             "write no row count into forward() (view(-1, ...) or x.shape[0] instead of a number)",
         )
     return ModelFileError(
-        f"torch factory {loaded.name}: torch cannot export the module: {_told(error)}{_user_place(error)}",
+        f"torch factory {loaded.name}: torch cannot export the module: {told(error)}{_user_place(error)}",
         hint="rewrite the part that is named, or export the model yourself and give it with --onnx",
     )
 
@@ -482,8 +514,8 @@ def _failing_rows(loaded: LoadedModule, example_rows: int) -> str:
         try:
             with torch.inference_mode():
                 _call(loaded.module, feed)
-        except RuntimeError as error:
-            return f"fails at {rows} rows: {_told(error)}{_user_place(error)}"
+        except Exception as error:  # noqa: BLE001 - a foreign forward()
+            return f"fails at {rows} rows: {told(error)}{_user_place(error)}"
     return ""
 
 
@@ -492,15 +524,9 @@ def _user_place(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_TORCH_FOLDER) and Path(frame.filename) != Path(__file__)
+        if not frame.filename.startswith(_TORCH_FOLDER) and Path(frame.filename).parent != Path(__file__).parent
     ]
     return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-
-
-def _told(error: BaseException) -> str:
-    """Type and first line of an exception."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
 def _by_keyword(module: nn.Module, examples: Mapping[str, object]) -> bool:
@@ -519,26 +545,83 @@ def _checked(
     form = "(module, {input name: example tensor}[, output names[, dynamic axes]])"
     if not isinstance(answer, tuple) or not 2 <= len(answer) <= 4:
         size = f" of {len(answer)}" if isinstance(answer, tuple) else ""
-        raise InputError(f"torch factory {name} returned a {type(answer).__name__}{size}, expected {form}")
+        raise InputError(
+            f"torch factory {name} returned a {type(answer).__name__}{size}, expected {form}",
+            hint='for example: return net.eval(), {"FEATURES": torch.zeros(1, 4)}',
+        )
     module, examples, names, axes = (*answer, None, None)[:4]
     if not isinstance(module, nn.Module):
         raise InputError(
-            f"torch factory {name}: the first item is a {type(module).__name__}, expected a torch.nn.Module"
+            f"torch factory {name}: the first item is a {type(module).__name__}, expected a torch.nn.Module",
+            hint="return the module first: return net.eval(), {...}; a plain function can be wrapped in a Module's forward",
         )
     if not isinstance(examples, Mapping) or not examples:
-        raise InputError(f"torch factory {name}: the second item is no mapping of input names to example tensors")
+        raise InputError(
+            f"torch factory {name}: the second item is no mapping of input names to example tensors",
+            hint='name each input with one example, the batch first: {"FEATURES": torch.zeros(1, 4)}',
+        )
     for key, tensor in examples.items():
-        if not isinstance(key, str) or not key or not isinstance(tensor, torch.Tensor):
-            raise InputError(f"torch factory {name}: input {key!r} has a {type(tensor).__name__}, expected a tensor")
-    if isinstance(names, str) or not (names is None or all(isinstance(item, str) and item for item in names)):
-        raise InputError(f"torch factory {name}: the third item must list output names, it is {names!r}")
+        if not isinstance(key, str) or not key or not key.isprintable() or not isinstance(tensor, torch.Tensor):
+            raise InputError(
+                f"torch factory {name}: input {key!r} has a {type(tensor).__name__}, expected a tensor",
+                hint='name each input with one example, the batch first: {"FEATURES": torch.zeros(1, 4)}',
+            )
+        fault = _example_fault(tensor)
+        if fault:
+            raise InputError(
+                f"torch factory {name}: the example of input {key} {fault}",
+                hint="give what a caller could send: a dense tensor on the CPU, of a type that numpy has",
+            )
+    with foreign(
+        lambda error: InputError(
+            f"torch factory {name}: the module cannot list its weights: {told(error)}",
+            hint="call super().__init__() first in the module's own __init__",
+        )
+    ):
+        _check_device(name, module)
+    listed = isinstance(names, list | tuple) and all(
+        isinstance(item, str) and item and item.isprintable() for item in names
+    )
+    if not listed and names is not None:
+        raise InputError(
+            f"torch factory {name}: the third item must list output names, it is {names!r}",
+            hint='for example ["SCORES"], or None for the module\'s own names',
+        )
     checked = dict(examples)
     counts = {key: tensor.shape[BATCH_AXIS] for key, tensor in checked.items() if tensor.dim()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise InputError(
-            f"torch factory {name}: the examples need the same number of rows, at least one; found {counts}"
+            f"torch factory {name}: the examples need the same number of rows, at least one; found {counts}",
+            hint="make axis 0 of every example the batch; one row is enough",
         )
     return module, checked, list(names or ()), _checked_axes(name, axes, checked)
+
+
+def _example_fault(tensor: torch.Tensor) -> str:
+    """Why no caller could send the example; empty when one could."""
+    if tensor.is_nested or tensor.is_quantized or tensor.layout is not torch.strided:
+        return "is nested, quantized or sparse, expected a dense tensor"
+    if tensor.device.type != "cpu":
+        return f"is on {tensor.device}, expected on the CPU"
+    if tensor.dtype not in _SERVED:
+        return f"is of {tensor.dtype}, which cannot be served"
+    if tensor.dim() > LARGEST_RANK + 1:
+        return f"has {tensor.dim()} axes, more than numpy's {LARGEST_RANK + 1}"
+    return ""
+
+
+def _check_device(name: str, module: nn.Module) -> None:
+    """Refuse weights that lie elsewhere than on the CPU.
+
+    Raises:
+        InputError: see above; names the first.
+    """
+    for weight, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise InputError(
+                f"torch factory {name}: the module's {weight} is on {tensor.device}, expected on the CPU",
+                hint="the exporter works on the CPU: return module.cpu(); load weights that are still on meta",
+            )
 
 
 def _checked_axes(name: str, axes: object, examples: Mapping[str, torch.Tensor]) -> dict[str, dict[int, str]]:
@@ -546,21 +629,25 @@ def _checked_axes(name: str, axes: object, examples: Mapping[str, torch.Tensor])
         return {}
     if not isinstance(axes, Mapping) or not all(isinstance(item, Mapping) for item in axes.values()):
         raise InputError(
-            f"torch factory {name}: dynamic axes must look like {{'input': {{1: 'name'}}}}, found {axes!r}"
+            f"torch factory {name}: dynamic axes must look like {{'input': {{1: 'name'}}}}, found {axes!r}",
+            hint="map an input to the axes that may vary, each with a name; leave it out when all sizes are fixed",
         )
     for key, named in axes.items():
         if key not in examples:
             raise InputError(
-                f"torch factory {name}: dynamic axes name {key!r}, which is no input; inputs are {', '.join(examples)}"
+                f"torch factory {name}: dynamic axes name {key!r}, which is no input; inputs are {', '.join(examples)}",
+                hint="use the input's name as the second item spells it",
             )
         for axis, symbol in named.items():
             if not isinstance(axis, int) or not 0 < axis < examples[key].dim():
                 raise InputError(
                     f"torch factory {name}: dynamic axis {axis!r} of {key}, expected 1..{examples[key].dim() - 1} "
-                    f"(axis 0 is the batch already)"
+                    f"(axis 0 is the batch already)",
+                    hint="count axes from 0, the batch included, and name only those that vary",
                 )
             if not isinstance(symbol, str) or not symbol.isidentifier() or symbol == _BATCH:
                 raise InputError(
-                    f"torch factory {name}: axis {axis} of {key} needs a name other than {_BATCH!r}: {symbol!r}"
+                    f"torch factory {name}: axis {axis} of {key} needs a name other than {_BATCH!r}: {symbol!r}",
+                    hint="give it a word such as 'sequence'; axes of one name share one size",
                 )
     return {key: dict(named) for key, named in axes.items()}

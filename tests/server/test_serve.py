@@ -242,3 +242,30 @@ def test_running_url_is_used_as_it_is(project: Project) -> None:
     answer = run(project, "serve", "--url", f"http://{ready['http']}")
     assert answer.returncode == 2
     assert "did not answer its canary" in answer.stderr
+
+
+def test_signal_in_the_middle_of_the_end_leaves_nothing(project: Project) -> None:
+    """The first signal may arrive while the server is being stopped for another reason."""
+    program = f"""
+import os, signal
+from pathlib import Path
+from brim.server.embedded import EmbeddedServer
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+root = Path({str(project.root)!r})
+server = EmbeddedServer(root / "model_repository", ["doubler"], cache=root / ".cache", log_file=root / "log")
+try:
+    with server:
+        print(server.prefix, flush=True)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        server.stop()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    prefix, *rest = done.stdout.split()
+    assert rest == ["interrupted"], done.stderr
+    assert trace_of(prefix) == []

@@ -345,7 +345,7 @@ class TestUpToDate:
     def test_a_listed_file_that_is_gone_is_an_error(self, tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(tmp_path))
         (tmp_path / "brim_export_test_gone.py").write_text("def source_files(): return ['no/such/weights.pt']\n")
-        with pytest.raises(InputError, match=r"source_files lists no/such/weights\.pt, which cannot be read"):
+        with pytest.raises(InputError, match=r"source_files lists no/such/weights\.pt, which is no file"):
             pipeline.up_to_date(TorchSource("brim_export_test_gone:factory"), tmp_path)
 
     def test_a_factory_that_is_gone_is_an_error(self, tmp_path):

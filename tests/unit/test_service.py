@@ -176,8 +176,11 @@ def test_text_sample_is_utf8_bytes() -> None:
     ],
 )
 def test_samples_that_do_not_fit_are_refused(sample: str, dtype: str, shape: str) -> None:
-    with pytest.raises(ServiceFileError, match=r"samples\[0\]\.inputs\.X"):
-        sample_rows(with_samples(f"samples: [{{inputs: {{X: {sample}}}}}]\n", dtype, shape))
+    text = GOOD.replace("dtype: FP32, shape: [2]", f"dtype: {dtype}, shape: {shape}")
+    service, (finding,) = check_text(f"{text}samples: [{{inputs: {{X: {sample}}}}}]\n", "m.yaml")
+    assert service is None
+    assert "samples[0].inputs.X: " in finding.message
+    assert (finding.line, finding.column) == (len(text.splitlines()) + 1, 21)
 
 
 @pytest.mark.parametrize("dtype", ["FP32", "INT64", "UINT8", "BOOL", "BYTES", "FP16"])

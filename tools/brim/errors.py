@@ -10,7 +10,7 @@ class BrimError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """Keep the message for ``str()`` and the hint for the ``hint:`` line."""
+        """Keep the message for ``str()`` and the hint, which says what to do, for the ``hint:`` line."""
         super().__init__(message)
         self.message = message
         self.hint = hint

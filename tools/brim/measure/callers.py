@@ -159,7 +159,10 @@ class _Line:
         for name, value in row.items():
             datatype = np_to_triton_dtype(value.dtype)
             if datatype is None:
-                raise InputError(f"input {name}: numpy type {value.dtype} has no counterpart in Triton")
+                raise InputError(
+                    f"input {name}: numpy type {value.dtype} has no counterpart in Triton",
+                    hint="cast the array to a type of KServe v2 (docs/service-file.md lists them)",
+                )
             tensor = module.InferInput(name, list(value.shape), datatype)
             tensor.set_data_from_numpy(value)
             inputs.append(tensor)

@@ -92,7 +92,10 @@ def run_watched(
                 preexec_fn=die_with_parent(os.getpid()),
             )
         except OSError as error:
-            raise CouldNotTell(f"perf_analyzer could not be started: {error}") from error
+            raise CouldNotTell(
+                f"perf_analyzer could not be started: {error}",
+                hint="`brim doctor` tells which one is used, and from where",
+            ) from error
         listener = _Listener(process, folder / "stdout.txt")
         try:
             usage, ended = _watch(process, listener, time_limit_s, memory_limit_bytes, can_sample)

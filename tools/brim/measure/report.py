@@ -36,6 +36,12 @@ class UnreadableReport(CouldNotTell):
 
     code = "unreadable_report"
 
+    def __init__(self, message: str) -> None:
+        """The way out is the same for each of them."""
+        super().__init__(
+            message, hint="the raw output is kept in the run folder; `brim doctor` names the version in use"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:

@@ -94,7 +94,7 @@ def wait_ready(
             for model in list(waiting):
                 ended = still_alive()
                 if ended:
-                    raise ServerFailed(ended)
+                    raise ServerFailed(ended, hint="`brim lint` checks the configuration, `brim doctor` the machine")
                 try:
                     if not client.is_model_ready(model):
                         continue
@@ -110,7 +110,10 @@ def wait_ready(
                 return
             if time.monotonic() > deadline:
                 reasons = "; ".join(f"{model}: {reason}" for model, reason in waiting.items())
-                raise ServerFailed(f"not ready after {timeout_s:.0f} s: {reasons}")
+                raise ServerFailed(
+                    f"not ready after {timeout_s:.0f} s: {reasons}",
+                    hint="if the models were still loading, raise --ready-timeout-s; else the server's log tells why",
+                )
             time.sleep(POLL_S)
     finally:
         client.close()

@@ -113,14 +113,14 @@ class ContainerServer:
     def endpoint(self) -> Endpoint:
         """Where it answers. Only while it runs."""
         if self._endpoint is None:
-            raise ServerFailed("the container is not running")
+            raise ServerFailed("the container is not running", hint="use it inside the `with` block")
         return self._endpoint
 
     @property
     def pid(self) -> int:
         """Process id of the ``docker run`` client."""
         if self._process is None:
-            raise ServerFailed("the container is not running")
+            raise ServerFailed("the container is not running", hint="use it inside the `with` block")
         return self._process.pid
 
     def __enter__(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from brim.errors import NoSpace, PortInUse, ServerFailed
+from brim.errors import InputError, NoSpace, PortInUse, ServerFailed
 from brim.server import leftovers, wheel
 from brim.server.canary import Tensors, wait_ready
 from brim.server.endpoint import LOOPBACK, Endpoint
@@ -25,6 +26,8 @@ PR_SET_PDEATHSIG = 1
 LEAST_SHM_BYTES = 32 * 1024 * 1024
 """Every python-backend instance takes 1 MiB at start and grows; below this a start fails with an unclear text."""
 START_TRIES = 3
+EXIT_MARGIN_S = 5
+"""What the server gets beyond its own exit timeout before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +119,14 @@ class EmbeddedServer:
     def endpoint(self) -> Endpoint:
         """Where it answers. Only while it runs."""
         if self._endpoint is None:
-            raise ServerFailed("the server is not running")
+            raise ServerFailed("the server is not running", hint="use it inside the `with` block")
         return self._endpoint
 
     @property
     def pid(self) -> int:
         """Process id of the tritonserver. Only while it runs."""
         if self._process is None:
-            raise ServerFailed("the server is not running")
+            raise ServerFailed("the server is not running", hint="use it inside the `with` block")
         return self._process.pid
 
     @property
@@ -137,6 +140,8 @@ class EmbeddedServer:
         if stale:
             self.on_progress(f"cleared {len(stale)} server(s) left by an earlier run")
         check_shared_memory()
+        for folder in (self.repository, self.cache):
+            check_path(folder)
         found = wheel.find_wheel()
         backends = wheel.assemble(found, self.cache)
         environment = {**wheel.environment(found), **self.options.extra_environment}
@@ -190,7 +195,9 @@ class EmbeddedServer:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise NoSpace(f"no space left to write {self.log_file}", hint="free some disk space") from error
-            raise ServerFailed(f"tritonserver could not be started: {error}") from error
+            raise ServerFailed(
+                f"tritonserver could not be started: {error}", hint="`brim doctor` looks at what it needs"
+            ) from error
         try:
             leftovers.note_for(self._prefix, self._process.pid).write()
             self._endpoint = Endpoint(**{name: f"{options.host}:{port}" for name, port in ports.items()})
@@ -226,14 +233,17 @@ class EmbeddedServer:
     def stop(self) -> None:
         """End the server and everything that it made. Safe to call twice, and in any state."""
         process, self._process, self._endpoint = self._process, None, None
-        if process is not None:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(self.options.exit_timeout_s + 5)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait(leftovers.END_TIMEOUT_S)
+        if process is None:
+            return
+        try:
+            process.terminate()
+            process.wait(self.options.exit_timeout_s + EXIT_MARGIN_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # Also when a signal interrupts the wait: nothing of the server may stay behind.
+            process.kill()
+            process.wait(leftovers.END_TIMEOUT_S)
             leftovers.clear(self._prefix)
 
 
@@ -253,6 +263,24 @@ def die_with_parent(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return ask_kernel
+
+
+def check_path(folder: Path) -> None:
+    """Refuse a folder that the python backend cannot work in.
+
+    It hands the paths of stub and model to a shell unquoted (measured on 24.10; later ones call execve), and its isolated
+    interpreter reads them as ASCII (measured on 24.10): the server would wait for ever, or say something else.
+
+    Raises:
+        InputError: see above; names the characters.
+    """
+    path = str(folder.absolute())
+    wrong = sorted({letter for letter in path if not letter.isascii() or shlex.quote(letter) != letter} - {"~"})
+    if wrong:
+        raise InputError(
+            f"Triton's python backend cannot run from {path!r}: it does not quote {' '.join(map(repr, wrong))}",
+            hint="move the checkout to a path of ASCII letters, digits and . _ - + , : = @ % ~ only",
+        )
 
 
 def check_shared_memory() -> None:

@@ -47,14 +47,14 @@ def endpoint_from_url(url: str, *, grpc_port: int | None = None, metrics_port: i
     Raises:
         InputError: the address has no host or no port, or a scheme other than http.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     hint = "give the HTTP address of a KServe v2 server, such as http://127.0.0.1:8000"
-    if parts.scheme != "http":
-        raise InputError(f"{url}: the scheme is {parts.scheme!r}, and only http is spoken here", hint=hint)
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError as error:
         raise InputError(f"{url}: {error}", hint=hint) from error
+    if parts.scheme != "http":
+        raise InputError(f"{url}: the scheme is {parts.scheme!r}, and only http is spoken here", hint=hint)
     if not parts.hostname or port is None:
         raise InputError(f"{url}: expected host:port", hint=hint)
     host = parts.hostname if ":" not in parts.hostname else f"[{parts.hostname}]"

@@ -53,6 +53,9 @@ def choose_ports(host: str, given: dict[str, int | None]) -> dict[str, int]:
                         f"{name} port {port} on {host} is in use{_holder(port or 0)}",
                         hint=f"stop that process, give another port with --{name}-port, or leave it out to have one chosen",
                     ) from error
-                raise InputError(f"{name} port {port} on {host} cannot be opened: {error.strerror}") from error
+                raise InputError(
+                    f"{name} port {port} on {host} cannot be opened: {error.strerror}",
+                    hint="give a port above 1023 that this user may open, or leave it out to have one chosen",
+                ) from error
             ports[name] = int(listener.getsockname()[1])
         return ports

@@ -25,7 +25,10 @@ def watch(
     while True:
         ended = server.how_it_ended()
         if ended:
-            raise ServerFailed(f"{ended}\nthe end of {server.log_file}:\n{log_tail(server.log_file)}")
+            raise ServerFailed(
+                f"{ended}\nthe end of {server.log_file}:\n{log_tail(server.log_file)}",
+                hint="start it again with the same command; `brim doctor` looks at memory and leftovers first",
+            )
         bound_log(server.log_file)
         every()
         time.sleep(poll_s)

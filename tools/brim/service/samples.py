@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,13 +35,41 @@ RANDOM_LONGEST = 16
 Row = dict[str, npt.NDArray[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class SampleFault:
+    """What is wrong with the value for input ``name`` in the sample at ``index``."""
+
+    index: int
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        """``samples[0].inputs.X: what``."""
+        return f"samples[{self.index}].inputs.{self.name}: {self.what}"
+
+
 def sample_rows(service: Service) -> list[Row]:
     """Every sample of the service as one row: input name -> array of shape ``[1, *shape]``.
 
     Raises:
         ServiceFileError: a sample does not fit its input's type or shape; all such faults at once.
     """
-    rows, problems = [], []
+    rows, faults = _rows_and_faults(service)
+    if faults:
+        raise ServiceFileError(
+            "\n".join(f"services/{service.name}.yaml: {fault}" for fault in faults),
+            hint="a sample is one row, without the batch dimension",
+        )
+    return rows
+
+
+def sample_faults(service: Service) -> list[SampleFault]:
+    """Every sample that does not fit its input's type or shape, or that the service would refuse."""
+    return _rows_and_faults(service)[1]
+
+
+def _rows_and_faults(service: Service) -> tuple[list[Row], list[SampleFault]]:
+    rows, faults = [], []
     tensors = {tensor.name: tensor for tensor in service.inputs}
     for index, sample in enumerate(service.samples):
         row = {}
@@ -47,11 +77,9 @@ def sample_rows(service: Service) -> list[Row]:
             try:
                 row[name] = _row_of(tensors[name], value)
             except (ValueError, TypeError, OverflowError) as error:
-                problems.append(f"services/{service.name}.yaml: samples[{index}].inputs.{name}: {error}")
+                faults.append(SampleFault(index, name, str(error)))
         rows.append(row)
-    if problems:
-        raise ServiceFileError("\n".join(problems), hint="a sample is one row, without the batch dimension")
-    return rows
+    return rows, faults
 
 
 def random_rows(service: Service, count: int, *, seed: int = 0) -> list[Row]:
@@ -71,13 +99,18 @@ def _random(tensor: InputTensor, draw: np.random.Generator) -> npt.NDArray[Any]:
         return np.array([f"sample {word}".encode() for word in words.ravel()], dtype=np.object_).reshape(shape)
     kind: np.dtype[Any] = np.dtype(NUMPY_TYPES[tensor.dtype])
     if kind.kind == "f":
-        low, high = (
-            (-1.0 if tensor.minimum is None else tensor.minimum),
-            (1.0 if tensor.maximum is None else tensor.maximum),
-        )
-        return draw.uniform(min(low, high), high, shape).astype(kind)
-    low, high = int(tensor.minimum or 0), int(1 if tensor.maximum is None else tensor.maximum)
-    return draw.integers(min(low, high), high, shape, endpoint=True).astype(kind)
+        return draw.uniform(*_limits(tensor, -1.0, 1.0), shape).astype(kind)
+    low, high = _limits(tensor, 0.0, 1.0)
+    return draw.integers(math.ceil(low), math.floor(high), shape, endpoint=True).astype(kind)
+
+
+def _limits(tensor: InputTensor, low: float, high: float) -> tuple[float, float]:
+    """The service's own limits, and where one is open the given one, moved to fit the other."""
+    if tensor.minimum is not None:
+        low = tensor.minimum
+    if tensor.maximum is not None:
+        high = tensor.maximum
+    return (min(low, high), high) if tensor.minimum is None else (low, max(low, high))
 
 
 def _row_of(tensor: InputTensor, value: object) -> npt.NDArray[Any]:
@@ -90,6 +123,7 @@ def _row_of(tensor: InputTensor, value: object) -> npt.NDArray[Any]:
         array = np.array(array, dtype=np.object_)
     else:
         array = _exactly(np.array(value, dtype=np.object_), np.dtype(NUMPY_TYPES[tensor.dtype]))
+        _check_guard(tensor, array)
     if array.ndim == 0 and len(tensor.shape) >= 1:
         array = array.reshape([1] * len(tensor.shape))
     fits = array.ndim == len(tensor.shape) and all(
@@ -100,11 +134,26 @@ def _row_of(tensor: InputTensor, value: object) -> npt.NDArray[Any]:
     return array[np.newaxis]
 
 
+def _check_guard(tensor: InputTensor, array: npt.NDArray[Any]) -> None:
+    """Refuse a sample that the service itself would refuse.
+
+    Raises:
+        ValueError: a value is not finite, or outside the service's limits.
+    """
+    if tensor.finite and not np.isfinite(array).all():
+        raise ValueError("a value is not finite, and the service refuses such rows (`finite: false` lets them pass)")
+    for limit, outside in ((tensor.minimum, array.__lt__), (tensor.maximum, array.__gt__)):
+        if limit is not None and np.any(outside(limit)):
+            raise ValueError(
+                f"a value is outside {tensor.minimum}..{tensor.maximum}, and the service refuses such rows"
+            )
+
+
 def _exactly(values: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
     """The values in that type.
 
     Raises:
-        ValueError: a value is no number, or an integer type cannot hold it as it is.
+        ValueError: a value is no number, or the type cannot hold it: an integer as it is, a float without becoming infinite.
     """
     for value in values.ravel():
         if not isinstance(value, bool | int | float):
@@ -115,4 +164,6 @@ def _exactly(values: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
                 raise ValueError(f"{value!r} is not a whole number in {limits.min}..{limits.max}")
         if kind.kind == "b" and value not in (0, 1):
             raise ValueError(f"{value!r} is neither true nor false")
+        if kind.kind == "f" and math.isfinite(value) and abs(value) > np.finfo(kind).max:
+            raise ValueError(f"{value!r} is beyond the largest {kind.name}, {np.finfo(kind).max:g}")
     return values.astype(kind)

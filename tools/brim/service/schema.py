@@ -12,12 +12,24 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from brim.limits import BATCH_LIMIT
 
-NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
-Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False, le=3_600_000)]
-PositiveMilliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False, le=3_600_000)]
-Rows = Annotated[int, Field(ge=1, le=BATCH_LIMIT)]
-UInt32 = Annotated[int, Field(ge=0, le=2**32 - 1)]
-UInt64 = Annotated[int, Field(ge=0, le=2**64 - 1)]
+NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]{0,99}$"
+"""Of services, which name folders and files, and of caller classes."""
+TENSOR_NAME_PATTERN = r"^[^\x00-\x1f\x7f]{1,256}$"
+"""Anything that can be shown on one line."""
+LARGEST_SIZE = 2**31 - 1
+"""Along one axis: what ONNX Runtime and TensorRT index an axis with."""
+LARGEST_RANK = 31
+"""Axes of one row: numpy 1 holds 32, and the batch is one of them."""
+# Strict: ``true`` and ``"10"`` are no numbers, though Python would take them for some.
+Integer = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Milliseconds = Annotated[Number, Field(ge=0, le=3_600_000)]
+PositiveMilliseconds = Annotated[Number, Field(gt=0, le=3_600_000)]
+Rows = Annotated[Integer, Field(ge=1, le=BATCH_LIMIT)]
+Size = Annotated[Integer, Field(ge=1, le=LARGEST_SIZE)]
+UInt32 = Annotated[Integer, Field(ge=0, le=2**32 - 1)]
+UInt64 = Annotated[Integer, Field(ge=0, le=2**64 - 1)]
+Int32 = Annotated[Integer, Field(ge=0, le=2**31 - 1)]
 
 
 class Part(BaseModel):
@@ -48,17 +60,21 @@ class DataType(StrEnum):
 class Tensor(Part):
     """One input or output of a row, as a caller sees it. ``shape`` is without the batch; -1 is a variable size."""
 
-    name: str = Field(min_length=1, description="as callers spell it")
+    name: str = Field(pattern=TENSOR_NAME_PATTERN, description="as callers spell it")
     dtype: DataType = Field(description="KServe v2 data type; text is BYTES")
-    shape: tuple[int, ...] = Field(description="sizes of one row, without the batch; -1 is variable")
-    graph_name: str | None = Field(default=None, description="its name in the ONNX graph, when that is another one")
+    shape: tuple[Integer, ...] = Field(
+        max_length=LARGEST_RANK, description="sizes of one row, without the batch; -1 is variable"
+    )
+    graph_name: str | None = Field(
+        default=None, pattern=TENSOR_NAME_PATTERN, description="its name in the ONNX graph, when that is another one"
+    )
 
     @field_validator("shape")
     @classmethod
     def _sizes(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
         for size in shape:
-            if size == 0 or size < -1:
-                raise ValueError(f"a size is positive, or -1 for variable; got {size}")
+            if size == 0 or not -1 <= size <= LARGEST_SIZE:
+                raise ValueError(f"a size is 1 to {LARGEST_SIZE}, or -1 for variable; got {size}")
         return shape
 
 
@@ -66,8 +82,8 @@ class Source(Part):
     """Where the model comes from: a torch factory ``package.module:function``, or an ONNX file."""
 
     torch: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$", description="factory, `package.module:function`")
-    onnx: str | None = Field(default=None, description="ONNX file, relative to the checkout")
-    tolerance: float = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
+    onnx: str | None = Field(default=None, min_length=1, description="ONNX file, relative to the checkout")
+    tolerance: Number = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
     adapter: str | None = Field(
         default=None,
         pattern=r"^[\w.]+:\w+$",
@@ -90,10 +106,16 @@ class InputTensor(Tensor):
 
     optional: bool = Field(default=False, description="a request may leave it out")
     finite: bool = Field(default=True, description="refuse NaN and infinities")
-    minimum: float | None = Field(default=None, description="smallest value; null: the export's index range, if any")
-    maximum: float | None = Field(default=None, description="largest value; null: the export's index range, if any")
-    longest_bytes: int | None = Field(default=None, ge=1, description="longest BYTES element")
-    largest_size: int | None = Field(default=None, ge=1, description="most elements along any variable axis")
+    minimum: Number | None = Field(default=None, description="smallest value; null: the export's index range, if any")
+    maximum: Number | None = Field(default=None, description="largest value; null: the export's index range, if any")
+    longest_bytes: Size | None = Field(default=None, description="longest BYTES element")
+    largest_size: Size | None = Field(default=None, description="most elements along any variable axis")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> InputTensor:
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum ({self.minimum:g}) is above maximum ({self.maximum:g}): every value is refused")
+        return self
 
 
 class OutputTensor(Tensor):
@@ -108,7 +130,7 @@ class Slo(Part):
     """How long a caller may wait, and what happens when it waits longer."""
 
     latency_ms: PositiveMilliseconds = Field(default=1000.0, description="what `percentile` of answers must meet")
-    percentile: float = Field(default=99.0, gt=0, lt=100, description="of all answers, 0..100")
+    percentile: Number = Field(default=99.0, gt=0, lt=100, description="of all answers, 0..100")
     caller_gives_up_ms: PositiveMilliseconds | None = Field(
         default=None, description="when the client leaves by itself; null when it waits for ever"
     )
@@ -133,10 +155,8 @@ class Arrival(StrEnum):
 class Traffic(Part):
     """How much traffic is expected, and how it arrives."""
 
-    rate_per_s: float = Field(default=10.0, gt=0, allow_inf_nan=False, description="requests a second, on average")
-    peak_per_s: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="requests a second at the worst"
-    )
+    rate_per_s: Number = Field(default=10.0, gt=0, description="requests a second, on average")
+    peak_per_s: Number | None = Field(default=None, gt=0, description="requests a second at the worst")
     arrival: Arrival = Field(default=Arrival.STEADY, description="whether requests come evenly or in bursts")
     size: Literal["fixed", "variable"] = Field(default="fixed", description="whether all requests cost about the same")
 
@@ -151,8 +171,8 @@ class CallerClass(Part):
     """Callers that are treated alike. Priority 1 is the most important."""
 
     name: str = Field(pattern=NAME_PATTERN, description="as it stands in reports")
-    priority: int = Field(default=1, ge=1, description="1 is served first")
-    share: float = Field(default=1.0, gt=0, le=1, description="part of the traffic")
+    priority: UInt64 = Field(default=1, ge=1, description="1 is served first")
+    share: Number = Field(default=1.0, gt=0, le=1, description="part of the traffic")
     deadline_ms: PositiveMilliseconds | None = Field(default=None, description="null: the objective of the service")
 
 
@@ -195,9 +215,9 @@ class Kind(StrEnum):
 class Instances(Part):
     """One instance group."""
 
-    count: int = Field(default=1, ge=1, le=64, description="instances, on each GPU where they run on GPUs")
+    count: Integer = Field(default=1, ge=1, le=64, description="instances, on each GPU where they run on GPUs")
     kind: Kind = Field(default=Kind.AUTO, description="AUTO takes a GPU when the server has one")
-    gpus: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), description="which GPUs; all when empty")
+    gpus: tuple[Int32, ...] = Field(default=(), description="which GPUs; all when empty")
 
     @model_validator(mode="after")
     def _gpus_need_gpu(self) -> Instances:
@@ -209,19 +229,19 @@ class Instances(Part):
 class Padding(Part):
     """Cost model that cuts a batch of unequal lengths into sub-batches: fixed + per token of rows x longest."""
 
-    fixed_us: float = Field(ge=0, description="cost of a run, whatever it carries")
-    per_token_us: float = Field(gt=0, description="cost of a padded token")
-    per_pair_us: float = Field(default=0.0, ge=0, description="cost of a pair of tokens of one row (attention)")
-    max_tokens: int = Field(default=0, ge=0, description="most padded tokens a run; 0 is no bound")
+    fixed_us: Number = Field(ge=0, description="cost of a run, whatever it carries")
+    per_token_us: Number = Field(gt=0, description="cost of a padded token")
+    per_pair_us: Number = Field(default=0.0, ge=0, description="cost of a pair of tokens of one row (attention)")
+    max_tokens: Int32 = Field(default=0, description="most padded tokens a run; 0 is no bound")
 
 
 class Runtime(Part):
     """What the adapter does with each batch in the python-backend profile."""
 
-    threads: int = Field(
+    threads: Integer = Field(
         default=0, ge=0, le=256, description="ONNX Runtime intra-op threads; 0 leaves it to the adapter"
     )
-    longest_tokens: int | None = Field(default=None, ge=2, description="token models: where text is cut")
+    longest_tokens: Size | None = Field(default=None, ge=2, description="token models: where text is cut")
     padding: Padding | None = Field(default=None, description="cost model for rows of unequal length; null: by device")
 
 

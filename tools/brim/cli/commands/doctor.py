@@ -8,6 +8,7 @@ from rich.table import Table
 
 from brim.cli.app import JsonFlag
 from brim.cli.output import put, put_answer, say, table_text
+from brim.cli.system_errors import explained
 from brim.config.files import differences
 from brim.errors import BrimError
 from brim.measure.launcher import ready_launcher
@@ -57,6 +58,9 @@ def _service(project: Project, name: str) -> Check:
         stale = differences(project.model_repository, service)
     except BrimError as error:
         return Check(title, State.BROKEN, error.message, error.hint)
+    except OSError as error:
+        words = explained(error)
+        return Check(title, State.BROKEN, words.message if words else str(error), words.hint if words else "")
     if stale:
         return Check(
             title, State.ABSENT, "its configuration is out of date", f"`brim config {name} --write`, or `make up`"

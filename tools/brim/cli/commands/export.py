@@ -69,7 +69,9 @@ def export(
             with tempfile.TemporaryDirectory(prefix="brim-export-") as folder:
                 result, where = export_model(source, Path(folder) / "out", on_progress=say), None
         else:
-            result, where = export_model(source, out, on_progress=say, log_path=out.with_suffix(".export.log")), out
+            place = out.resolve()
+            log_path = place.parent / f"{place.name}.export.log"
+            result, where = export_model(source, place, on_progress=say, log_path=log_path), out
     return _report(result, where, as_json)
 
 

@@ -32,7 +32,7 @@ Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Chosen by the 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Told(BaseException):
+class Told(KeyboardInterrupt):
     """A signal said stop while something else was under way. Not an Exception: nothing on the way may swallow it."""
 
 
@@ -101,7 +101,7 @@ def serve(
     profile: Annotated[Profile, typer.Option(help="Which configuration to serve.")] = Profile.DEFAULT,
     container: Annotated[bool, typer.Option("--container", help="Serve from NVIDIA's image with Docker.")] = False,
     url: Annotated[str | None, typer.Option(help="Use a server that already runs, by its HTTP address.")] = None,
-    ready_timeout_s: Annotated[float, typer.Option(min=1, help="Bound on the wait for every canary.")] = 180.0,
+    ready_timeout_s: Annotated[float, typer.Option(min=1, max=86_400, help="Bound on the wait for every canary.")] = 180.0,
     as_json: Annotated[bool, typer.Option("--json", help="One line with the endpoints when all are ready.")] = False,
 ) -> int:
     """Serve models until SIGTERM or Ctrl-C; ready means that every model has answered a real request."""

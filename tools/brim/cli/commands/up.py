@@ -91,7 +91,10 @@ def _prepare(project: Project, services: Sequence[Service]) -> None:
             say("      up to date")
         elif not result.ok:
             put_gates(result.gates)
-            raise AnswerIsNo(f"{service.name}: a gate refused; an earlier export is left as it was")
+            raise AnswerIsNo(
+                f"{service.name}: a gate refused; an earlier export is left as it was",
+                hint=f"change the model as the refusal says, then `brim export {service.name}` tries it alone",
+            )
     say("[2/5] configurations")
     for service in services:
         for path in write_configs(project.model_repository, service):
