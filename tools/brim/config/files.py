@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +40,32 @@ def write_configs(repository: Path, service: Service, profiles: Sequence[Profile
     changed = []
     for profile in profiles:
         path, text = config_path(repository, service, profile), config_text(service, profile)
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
+        if path.is_file() and path.read_bytes() == text.encode():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".tmp")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, text)
         changed.append(path)
     return changed
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write the file whole or not at all, whatever comes between; a reader sees the old one or the new one."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    beside = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        beside.chmod(0o666 & ~_umask())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def differences(repository: Path, service: Service, profiles: Sequence[Profile] = tuple(Profile)) -> list[Difference]:
@@ -56,7 +76,7 @@ def differences(repository: Path, service: Service, profiles: Sequence[Profile] 
         if not path.is_file():
             found.append(Difference(path, ""))
             continue
-        present = path.read_text(encoding="utf-8")
+        present = path.read_bytes().decode("utf-8", errors="replace")
         if present != text:
             lines = difflib.unified_diff(
                 present.splitlines(keepends=True), text.splitlines(keepends=True), "committed", "generated"

@@ -59,6 +59,8 @@ class Workspace:
         """
         key = path.absolute()
         if key not in self._parsed:
+            if not has_file(path):
+                raise InputError(f"{path} is no regular file", hint="name a text file that this user may read")
             try:
                 with path.open("rb") as file:
                     data = file.read(MAX_BYTES + 1)
