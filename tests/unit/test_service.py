@@ -136,8 +136,9 @@ def test_not_utf8_and_unreadable(tmp_path: Path) -> None:
         load_service(tmp_path / "missing.yaml")
 
 
-@pytest.mark.parametrize("name", ["nope", "../m", "/etc/passwd", ""])
+@pytest.mark.parametrize("name", ["nope", "../m", "/etc/passwd", "", "../{folder}/m"])
 def test_unknown_service(tmp_path: Path, name: str) -> None:
+    name = name.format(folder=tmp_path.name)
     (tmp_path / "m.yaml").write_text(GOOD, encoding="utf-8")
     with pytest.raises(UnknownService, match="known: m"):
         find_services(tmp_path, [name])

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 
 from tritonclient.utils import InferenceServerException
@@ -27,7 +28,7 @@ from brim.measure.perf_analyzer import MeasurementFailed, Run, any_stability, ru
 from brim.measure.plan import Mode, Plan, usable_cores
 from brim.measure.point import Point, Provenance, append_point, read_points
 from brim.measure.saturation import Evidence, judge
-from brim.server.endpoint import Endpoint
+from brim.server.endpoint import NO_ANSWER, Endpoint
 
 SETTLE_TIMEOUT_S = 10.0
 METRICS_TIMEOUT_S = 10.0
@@ -104,7 +105,7 @@ def ask_target(endpoint: Endpoint, model: str) -> Target:
     with closing(endpoint.http_client()) as client:
         try:
             metadata = client.get_server_metadata()
-        except (OSError, InferenceServerException) as error:
+        except NO_ANSWER as error:
             raise ServerFailed(
                 f"{endpoint.http}: no server answers: {error}", hint="start it with `brim serve`"
             ) from error
@@ -131,7 +132,7 @@ def read_snapshot(target: Target) -> Snapshot:
     with closing(target.endpoint.http_client()) as client:
         try:
             return batch_stats.snapshot(client, target.model, metrics=metrics)
-        except (OSError, InferenceServerException) as error:
+        except NO_ANSWER as error:
             raise ServerFailed(
                 f"{target.endpoint.http}: the statistics of {target.model} cannot be read: {error}",
                 hint="the server may have ended: see its log",
@@ -143,7 +144,7 @@ def _read_metrics(address: str) -> str | None:
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=METRICS_TIMEOUT_S) as page:
             return str(page.read().decode(errors="replace"))
-    except OSError:
+    except (OSError, HTTPException):
         return None
 
 

@@ -130,7 +130,7 @@ def read_points(folder: Path) -> list[Point]:
     if not path.is_file():
         return []
     points = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         try:
             document = json.loads(line)
         except ValueError:

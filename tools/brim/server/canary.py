@@ -16,7 +16,7 @@ from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from brim.errors import ServerFailed
-from brim.server.endpoint import Endpoint
+from brim.server.endpoint import NO_ANSWER, Endpoint
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 POLL_S = 0.05
@@ -59,7 +59,7 @@ def ask(endpoint: Endpoint, model: str, tensors: Tensors | None = None, *, timeo
         client.infer(model, infer_inputs(tensors if tensors is not None else zeros_for(client, model)))
     except InferenceServerException as error:
         return f"[{error.status()}] {error.message()}"
-    except (OSError, ValueError) as error:
+    except NO_ANSWER as error:
         return f"{type(error).__name__}: {error}"
     finally:
         client.close()
@@ -98,7 +98,7 @@ def wait_ready(
                 try:
                     if not client.is_model_ready(model):
                         continue
-                except (OSError, InferenceServerException):
+                except NO_ANSWER:
                     continue
                 trouble = ask(endpoint, model, canaries[model], timeout_s=max(1.0, deadline - time.monotonic()))
                 if trouble is None:

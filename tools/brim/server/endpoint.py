@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
+from tritonclient.utils import InferenceServerException
 
 from brim.errors import InputError
 
 LOOPBACK = "127.0.0.1"
+NO_ANSWER = (OSError, HTTPException, ValueError, InferenceServerException)
+"""What tritonclient raises over HTTP when a server refuses, is gone, or answers something that is not KServe v2."""
 
 
 @dataclass(frozen=True, slots=True)
