@@ -265,7 +265,9 @@ try:
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     prefix, *rest = done.stdout.split()
     assert rest == ["interrupted"], done.stderr
     assert trace_of(prefix) == []

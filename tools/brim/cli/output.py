@@ -24,7 +24,8 @@ people = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emo
 def say(text: str) -> None:
     """One line for people, as long as there is anybody to read it."""
     with suppress(OSError):
-        people.print(text)
+        # Bytes of a path that are no UTF-8 are shown as escapes.
+        people.print(text.encode(errors="backslashreplace").decode())
 
 
 def put(text: str) -> None:

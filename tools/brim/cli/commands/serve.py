@@ -101,7 +101,9 @@ def serve(
     profile: Annotated[Profile, typer.Option(help="Which configuration to serve.")] = Profile.DEFAULT,
     container: Annotated[bool, typer.Option("--container", help="Serve from NVIDIA's image with Docker.")] = False,
     url: Annotated[str | None, typer.Option(help="Use a server that already runs, by its HTTP address.")] = None,
-    ready_timeout_s: Annotated[float, typer.Option(min=1, max=86_400, help="Bound on the wait for every canary.")] = 180.0,
+    ready_timeout_s: Annotated[
+        float, typer.Option(min=1, max=86_400, help="Bound on the wait for every canary.")
+    ] = 180.0,
     as_json: Annotated[bool, typer.Option("--json", help="One line with the endpoints when all are ready.")] = False,
 ) -> int:
     """Serve models until SIGTERM or Ctrl-C; ready means that every model has answered a real request."""
