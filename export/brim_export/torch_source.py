@@ -200,6 +200,8 @@ def load(source: TorchSource) -> LoadedModule:
         )
     ):
         answer = factory()
+        if inspect.iscoroutine(answer):
+            answer.close()
     module, examples, names, dynamic_axes = _checked(source.factory, answer)
     with (
         foreign(

@@ -9,7 +9,7 @@ class BrimError(Exception):
     code = "error"
     exit_code = 2
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str) -> None:
         """Keep the message for ``str()`` and the hint, which says what to do, for the ``hint:`` line."""
         super().__init__(message)
         self.message = message

@@ -73,5 +73,10 @@ def explaining(command: Callable[P, R]) -> Callable[P, R]:
             if words is None:
                 raise
             raise words from error
+        except RuntimeError as error:
+            # What Path.resolve() raises up to Python 3.12.
+            if not str(error).startswith("Symlink loop"):
+                raise
+            raise InputError(str(error), hint=REMEDIES[errno.ELOOP]) from error
 
     return run

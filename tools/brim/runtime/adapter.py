@@ -80,7 +80,10 @@ class OnnxModel:
         pads = dict(preparation.pads) if preparation else settings.pads
         strange = sorted(set(pads) - set(session.inputs))
         if strange:
-            raise InputError(f"pads names {strange}, the inputs of {path} are {sorted(session.inputs)}")
+            raise InputError(
+                f"pads names {strange}, the inputs of {path} are {sorted(session.inputs)}",
+                hint="use the graph's own input names in the parameter `brim` of config.pbtxt",
+            )
         wanted = list(dict.fromkeys(from_graph.values()))
 
         def run_rows(inputs: dict[str, Array]) -> dict[str, Array]:
@@ -91,7 +94,8 @@ class OnnxModel:
         trim = {spec.name for spec in contract.outputs if pads and spec.shape[:1] == (-1,)}
         if preparation and trim:
             raise InputError(
-                f"model {self._name}: outputs {sorted(trim)} have a variable size, which differs between the rows of one request"
+                f"model {self._name}: outputs {sorted(trim)} have a variable size, which differs between the rows of one request",
+                hint="send one row a request, or give the output a fixed size (pool it in the graph)",
             )
         self._runtime = BatchRuntime(
             contract,

@@ -24,7 +24,8 @@ def read_contract(config: Mapping[str, Any]) -> Contract:
     name, most = config["name"], int(config.get("max_batch_size", 0))
     if not 1 <= most <= BATCH_LIMIT:
         raise InputError(
-            f"model {name}: max_batch_size is {most}, expected 1..{BATCH_LIMIT}: the GPU takes no more rows in one run"
+            f"model {name}: max_batch_size is {most}, expected 1..{BATCH_LIMIT}: the GPU takes no more rows in one run",
+            hint=f"set max_batch_size in config.pbtxt to 1..{BATCH_LIMIT}, or `brim config --write` to generate it",
         )
     return Contract(
         inputs=tuple(_spec(name, tensor) for tensor in config.get("input", [])),
@@ -39,7 +40,8 @@ def _spec(model: str, tensor: Mapping[str, Any]) -> TensorSpec:
         return TensorSpec(tensor["name"], dtype_of(tensor["data_type"]), tuple(int(size) for size in dims))
     except KeyError as error:
         raise InputError(
-            f"model {model}: {tensor['name']} has type {tensor['data_type']}, which numpy cannot carry"
+            f"model {model}: {tensor['name']} has type {tensor['data_type']}, which numpy cannot carry",
+            hint="cast the tensor inside the graph, and configure the type that it then has",
         ) from error
 
 
@@ -104,7 +106,10 @@ def guard_rules(
     known = [spec.name for spec in contract.inputs]
     strange = sorted(set(settings.guard) - set(known))
     if strange:
-        raise InputError(f"guard names {strange}, the inputs are {sorted(known)}")
+        raise InputError(
+            f"guard names {strange}, the inputs are {sorted(known)}",
+            hint="use the names of config.pbtxt's inputs; `brim config --write` generates both",
+        )
     rules: dict[str, InputRules] = {}
     for name in known:
         own = settings.guard.get(name, GuardSettings())

@@ -1,0 +1,1 @@
+"""The conformance suite: proves on a real endpoint that no caller is hurt by a neighbour in the batch."""
