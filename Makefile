@@ -52,7 +52,7 @@ $(STAMP): $(LOCKS) pyproject.toml
 
 # CUDA libraries are torch's own business: on a machine without the CPU build of torch, pip takes them as torch pins them.
 lock: env
-	@$(BIN)/python -m pip install --quiet uv
+	@mkdir -p .cache && $(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --python-platform linux --python-version 3.11 --no-annotate --no-header requirements.in -o .cache/lock
 	@grep -vE '^(nvidia-|cuda-|triton==)' .cache/lock > requirements.lock
 
