@@ -22,7 +22,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brim.cli.app import app, main
+from brim.cli.app import main
 from brim.errors import BrimError, InputError
 from brim.paths import Project
 from brim.server.embedded import check_path
@@ -58,13 +58,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def brim(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
     """The command in this process."""
     before = signal.getsignal(signal.SIGTERM)
-    # The commands are registered at every start, as in a process of its own.
-    monkeypatch.setattr(app, "registered_commands", [])
 
     def run(*arguments: str | Path) -> Done:
         monkeypatch.setattr(sys, "argv", ["brim", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            app.registered_commands.clear()
             main()
         written = capsys.readouterr()
         assert isinstance(ended.value.code, int)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import functools
 import signal
 import sys
 import traceback
@@ -13,7 +13,7 @@ import typer
 
 from brim import __version__
 from brim.cli.output import put, put_error, say
-from brim.errors import BrimError, InputError, NoSpace
+from brim.errors import BrimError, InputError
 
 app = typer.Typer(
     name="brim",
@@ -41,12 +41,24 @@ def _options(
 
 def main() -> NoReturn:
     """Entry point: run one command and end with its exit code."""
+    # SIGTERM unwinds like Ctrl-C, so that whatever was begun is cleaned up on the way out.
+    signal.signal(signal.SIGTERM, _interrupt)
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
+    try:
+        _register_commands()
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
+    sys.exit(_run())
+
+
+@functools.cache
+def _register_commands() -> None:
+    """Import the commands, which takes a moment, and add them to the application once a process."""
     from brim.cli import commands
 
     commands.register(app)
-    if len(sys.argv) == 1:
-        sys.argv.append("--help")
-    sys.exit(_run())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -54,8 +66,6 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _run() -> int:
-    # SIGTERM unwinds like Ctrl-C, so that whatever was begun is cleaned up on the way out.
-    signal.signal(signal.SIGTERM, _interrupt)
     as_json = "--json" in sys.argv[1:]
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "brim")
     try:
@@ -73,12 +83,6 @@ def _run() -> int:
         return 130
     except BrokenPipeError:
         return 0
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            where = f" while writing {error.filename}" if error.filename else ""
-            put_error(command, NoSpace(f"no space left on the disk{where}", hint="free some space"), as_json=as_json)
-            return NoSpace.exit_code
-        return _bug(command, error, as_json)
     except Exception as error:  # noqa: BLE001 - the outermost edge: whatever gets here is a bug of ours, and is reported as one
         return _bug(command, error, as_json)
     return result if isinstance(result, int) else 0
