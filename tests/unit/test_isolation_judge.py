@@ -45,6 +45,7 @@ REFUSED = request(Expected(None, "400"))
         (request(), Came(error="no", status="400"), Verdict.OWN_ERROR, ""),
         (request(marker="7700001"), Came(error="7700001 is bad", status="400"), Verdict.OWN_ERROR, ""),
         (request(marker="7700001"), Came(error="7700002.0 is bad", status="400"), Verdict.WRONG, "7700002"),
+        (request(marker="7700001"), Came(error="incident a7712345b1c2", status="500"), Verdict.OWN_ERROR, ""),
         (request(marker="7700001"), Came(error='File "/a/b.py"', status="500"), Verdict.WRONG, "insides"),
     ],
 )

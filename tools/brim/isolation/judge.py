@@ -15,8 +15,9 @@ from brim.isolation.contract import is_floating
 from brim.isolation.request import Came, Request
 
 Outputs = Mapping[str, np.ndarray[Any, Any]]
-MARKER = re.compile(r"(?<!\d)(?:77\d{5})(?!\d)")
-"""Seven digits that start with 77: a float32 holds each such number exactly, and a text can carry it."""
+MARKER = re.compile(r"\b77\d{5}\b")
+"""Seven digits that start with 77: a float32 holds each such number exactly, and a text can carry it.
+Inside a word, such as the random digits of an incident, it is none."""
 INSIDES = ("Traceback (most recent call last)", 'File "/')
 FAULTS_KEPT = 5
 
