@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from tritonclient import grpc as triton_grpc
+from tritonclient import http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from brim.errors import InputError, ServerFailed
+from brim.gateway.envoy import Gateway, validate
+from brim.gateway.envoy_config import Listen, Upstream, envoy_config
+from brim.gateway.limits import RequestLimits, request_limits
+from brim.isolation.suite import Options, run_suite
+from brim.paths import Project
+from brim.server import leftovers
+from brim.server.embedded import EmbeddedServer
+from brim.server.endpoint import Endpoint
+from brim.server.ports import choose_ports
+from brim.service.load import find_services
+
+IMAGE = np.zeros((1, 1, 8, 8), np.float32)
+INFER = "/v2/models/image_classifier/infer"
+
+
+@pytest.fixture(scope="module")
+def gateway(shipped: EmbeddedServer, exported: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    limits = request_limits(find_services(exported.services, []))
+    with Gateway(shipped.endpoint, log_file=tmp_path_factory.mktemp("gateway") / "envoy.log", limits=limits) as running:
+        yield running
+    assert not leftovers.processes_of(running._prefix)
+
+
+def asked(gateway: Gateway, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(gateway.endpoint.http, timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def alive(server: EmbeddedServer, gateway: Gateway) -> bool:
+    inputs = triton_http.InferInput("IMAGE", [1, 1, 8, 8], "FP32")
+    inputs.set_data_from_numpy(IMAGE)
+    with gateway.endpoint.http_client() as client:
+        client.infer("image_classifier", [inputs])
+    return server.how_it_ended() is None
+
+
+def test_envoy_itself_takes_the_configuration() -> None:
+    document = envoy_config(Upstream("127.0.0.1:1", "[::1]:2"), Listen("127.0.0.1", 3, 4), RequestLimits())
+    assert validate(document) == ""
+    document["static_resources"]["clusters"][0]["no_such_field"] = 1
+    assert "no_such_field" in validate(document)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_answers_are_those_of_the_server(shipped: EmbeddedServer, gateway: Gateway, rows: int) -> None:
+    images = np.random.default_rng(rows).uniform(0, 16, (rows, 1, 8, 8)).astype(np.float32)
+    answers = []
+    for endpoint in (shipped.endpoint, gateway.endpoint):
+        for module, client in ((triton_http, endpoint.http_client()), (triton_grpc, endpoint.grpc_client())):
+            for binary in (True, False) if module is triton_http else (True,):
+                tensor: Any = module.InferInput("IMAGE", list(images.shape), "FP32")
+                tensor.set_data_from_numpy(images, **({} if module is triton_grpc else {"binary_data": binary}))
+                answers.append(client.infer("image_classifier", [tensor]).as_numpy("PROBABILITIES"))
+            client.close()
+    for answer in answers[1:]:
+        np.testing.assert_allclose(answer, answers[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[2147483648,1,8,8],"data":[1]}]}',
+        b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[4294967297,1,8,8],"data":[1]}]}',
+        b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[9223372036854775807,1,8,8],"data":[1]}]}',
+        b'{"inputs":' + b"[" * 250_000 + b"]" * 250_000 + b"}",
+    ],
+    ids=["2^31 rows", "2^32+1 rows", "2^63-1 rows", "250,000 brackets"],
+)
+def test_what_ends_the_server_does_not_reach_it(shipped: EmbeddedServer, gateway: Gateway, body: bytes) -> None:
+    status, text = asked(gateway, "POST", INFER, body)
+    assert status == 400
+    assert set(json.loads(text)) == {"error"}
+    assert alive(shipped, gateway)
+
+
+def test_refusals_have_the_code_of_their_protocol(gateway: Gateway) -> None:
+    tensor = triton_grpc.InferInput("IMAGE", [1, 1, 8, 8], "FP32")
+    tensor.set_data_from_numpy(IMAGE)
+    tensor._raw_content = tensor._raw_content[:-4]
+    client = gateway.endpoint.grpc_client()
+    with pytest.raises(InferenceServerException, match="carries 252 bytes, its shape and type make 256") as caught:
+        client.infer("image_classifier", [tensor])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    client.close()
+    assert asked(gateway, "POST", INFER, b"{}", content_encoding="gzip")[0] == 415
+
+
+def test_what_changes_the_server_is_not_offered(shipped: EmbeddedServer, gateway: Gateway) -> None:
+    for method, path in (
+        ("POST", "/v2/repository/models/image_classifier/unload"),
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/systemsharedmemory/region/x/register"),
+        ("POST", "/v2/logging"),
+        ("POST", f"{INFER}/"),
+        ("POST", f"{INFER}/../../../repository/index"),
+        ("PUT", INFER),
+    ):
+        status, text = asked(gateway, method, path, b"{}")
+        assert (status, set(json.loads(text))) == (404, {"error"}), path
+    client = gateway.endpoint.grpc_client()
+    for call in (lambda: client.unload_model("image_classifier"), lambda: client.get_log_settings()):
+        with pytest.raises(InferenceServerException, match="not offered") as caught:
+            call()
+        assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+    client.close()
+    assert alive(shipped, gateway)
+
+
+def test_what_callers_read_is_offered(gateway: Gateway) -> None:
+    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/v2/models/image_classifier"):
+        assert asked(gateway, "GET", path)[0] == 200
+    for rest in ("/ready", "/config", "/stats", "/versions/1", "/versions/1/ready"):
+        assert asked(gateway, "GET", f"/v2/models/image_classifier{rest}")[0] == 200
+    client = gateway.endpoint.grpc_client()
+    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("image_classifier")
+    assert client.get_server_metadata().name == "triton"
+    assert client.get_model_metadata("image_classifier").name == "image_classifier"
+    assert client.get_model_config("image_classifier").config.max_batch_size == 100
+    assert client.get_inference_statistics("image_classifier").model_stats
+    client.close()
+
+
+def test_a_body_above_the_limit_is_refused(shipped: EmbeddedServer, tmp_path: Path) -> None:
+    limits = RequestLimits(body_bytes=100_000)
+    with Gateway(shipped.endpoint, log_file=tmp_path / "envoy.log", limits=limits) as small:
+        status, text = asked(small, "POST", INFER, b"x" * 200_000)
+        assert (status, set(json.loads(text))) == (413, {"error"})
+        channel = grpc.insecure_channel(small.endpoint.grpc)
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError):
+            call(b"x" * 200_000, timeout=30)
+        channel.close()
+        assert alive(shipped, small)
+
+
+def test_no_lying_size_hurts_a_neighbour_behind_it(gateway: Gateway) -> None:
+    for model in ("text_embedding", "image_classifier"):
+        options = Options(requests=400, checks=("framing_neighbours", "malformed_neighbours"))
+        for result in run_suite(gateway.endpoint, model, options):
+            assert result.ok, f"{model}: {result.message}"
+            assert result.own_error > 0
+            assert (result.wrong, result.neighbour_errors, result.hung) == (0, 0, 0)
+
+
+def test_a_server_that_is_gone_is_an_answer(tmp_path: Path, shipped: EmbeddedServer) -> None:
+    free = choose_ports("127.0.0.1", {"http": None, "grpc": None})
+    nobody = Endpoint(http=f"127.0.0.1:{free['http']}", grpc=f"127.0.0.1:{free['grpc']}")
+    with Gateway(nobody, log_file=tmp_path / "envoy.log") as lonely:
+        status, text = asked(lonely, "GET", "/v2/health/ready")
+        assert (status, set(json.loads(text))) == (503, {"error"})
+        client = lonely.endpoint.grpc_client()
+        with pytest.raises(InferenceServerException) as caught:
+            client.is_server_ready()
+        assert caught.value.status() == "StatusCode.UNAVAILABLE"
+        client.close()
+        assert psutil.pid_exists(pid := lonely.pid)
+    assert not psutil.pid_exists(pid)
+    assert not leftovers.processes_of(lonely._prefix)
+    with pytest.raises(ServerFailed):
+        _ = lonely.endpoint
+
+
+def test_a_port_that_is_taken_is_named(gateway: Gateway, shipped: EmbeddedServer, tmp_path: Path) -> None:
+    port = int(gateway.endpoint.http.rpartition(":")[2])
+    with (
+        pytest.raises(InputError, match=f"gateway port {port}"),
+        Gateway(shipped.endpoint, log_file=tmp_path / "envoy.log", port=port),
+    ):
+        pass

@@ -1,0 +1,1 @@
+"""The gateway: Envoy in front of Triton, for what Triton itself cannot do."""

