@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
+import time
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +39,8 @@ def gateway(shipped: EmbeddedServer, exported: Project, tmp_path_factory: pytest
     limits = request_limits(find_services(exported.services, []))
     with Gateway(shipped.endpoint, log_file=tmp_path_factory.mktemp("gateway") / "envoy.log", limits=limits) as running:
         yield running
+        # A fault in the filter would let the request pass.
+        assert "script log" not in running.log_file.read_text()
     assert not leftovers.processes_of(running._prefix)
 
 
@@ -162,6 +168,53 @@ def test_no_lying_size_hurts_a_neighbour_behind_it(gateway: Gateway) -> None:
             assert result.ok, f"{model}: {result.message}"
             assert result.own_error > 0
             assert (result.wrong, result.neighbour_errors, result.hung) == (0, 0, 0)
+
+
+def test_the_bound_on_requests_in_flight_is_one_for_both_protocols(shipped: EmbeddedServer, tmp_path: Path) -> None:
+    bound, callers, answers, most_tries = 5, 30, 3, 2_000
+    counts: Counter[str] = Counter()
+    seen: list[int] = []
+    with Gateway(shipped.endpoint, log_file=tmp_path / "envoy.log", in_flight={"text_embedding": bound}) as narrow:
+
+        def call(number: int) -> None:
+            module, endpoint = ((triton_http, narrow.endpoint.http_client), (triton_grpc, narrow.endpoint.grpc_client))[
+                number % 2
+            ]
+            client = endpoint()
+            tensor: Any = module.InferInput("TEXT", [1, 1], "BYTES")
+            tensor.set_data_from_numpy(np.array([[b"some words to work on " * 20]], np.object_))
+            answered = tries = 0
+            while answered < answers and tries < most_tries:
+                tries += 1
+                try:
+                    client.infer("text_embedding", [tensor])
+                    answered += 1
+                    counts[f"{module.__name__} answered"] += 1
+                except InferenceServerException as error:
+                    counts[f"{module.__name__} {error.status()} {error.message()}"] += 1
+                    time.sleep(0.01)
+            client.close()
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            seen.append(gauge(narrow, "upstream_rq_active"))
+        text = "the model has as many requests in flight as it can answer in time"
+        refused = {f"tritonclient.http 429 {text}", f"tritonclient.grpc StatusCode.RESOURCE_EXHAUSTED {text}"}
+        assert set(counts) == refused | {"tritonclient.http answered", "tritonclient.grpc answered"}
+        for module in ("http", "grpc"):
+            assert counts[f"tritonclient.{module} answered"] == callers // 2 * answers
+        assert max(seen) <= bound
+        assert gauge(narrow, "upstream_rq_active") == 0
+        assert gauge(narrow, "upstream_rq_active_overflow") == sum(counts[name] for name in refused)
+
+
+def gauge(gateway: Gateway, name: str) -> int:
+    with urllib.request.urlopen(
+        f"http://{gateway.admin}/stats?filter=^cluster.triton/text_embedding.{name}$"
+    ) as answer:
+        return int(answer.read().decode().rpartition(":")[2])
 
 
 def test_a_server_that_is_gone_is_an_answer(tmp_path: Path, shipped: EmbeddedServer) -> None:

@@ -19,6 +19,7 @@ class Verdict:
     grpc_status: int | None = None
     text: str = ""
     log: list[str] = field(default_factory=list)
+    set_headers: dict[str, str] = field(default_factory=dict)
 
 
 class LuaGuard:
@@ -27,9 +28,15 @@ class LuaGuard:
         self._lua = LuaRuntime(encoding=None)
         self._lua.execute(guard_source(limits or RequestLimits()).encode())
         self._ask = self._lua.eval(
-            b"""function(headers, body, respond, log)
+            b"""function(headers, body, respond, log, changed)
               envoy_on_request({
-                headers = function() return { get = function(_, name) return headers[name] end } end,
+                headers = function() return {
+                  get = function(_, name) return headers[name] end,
+                  remove = function(_, name) headers[name] = nil end,
+                  replace = function(_, name, value) headers[name] = value; changed(name, value) end,
+                } end,
+                streamInfo = function() return { protocol = function() return headers['protocol'] end } end,
+                clearRouteCache = function() end,
                 body = function()
                   return { length = function() return #body end, getBytes = function() return body end }
                 end,
@@ -46,9 +53,12 @@ class LuaGuard:
             verdict.status, verdict.text = int(status), text.decode()
             verdict.grpc_status = int(grpc_status) if grpc_status else None
 
+        def changed(name: bytes, value: bytes) -> None:
+            verdict.set_headers[name.decode()] = value.decode()
+
         named: dict[str, Any] = {name.replace("_", "-"): value for name, value in headers.items()}
         table = {name.encode(): value.encode() for name, value in {":path": path, ":method": method, **named}.items()}
-        self._ask(self._lua.table_from(table), body, respond, lambda text: verdict.log.append(text.decode()))
+        self._ask(self._lua.table_from(table), body, respond, lambda text: verdict.log.append(text.decode()), changed)
         return verdict
 
     def http(self, body: bytes, header_length: str | None = None) -> Verdict:
@@ -57,4 +67,4 @@ class LuaGuard:
 
     def grpc(self, message: bytes) -> Verdict:
         frame = b"\x00" + len(message).to_bytes(4, "big") + message
-        return self("/inference.GRPCInferenceService/ModelInfer", frame)
+        return self("/inference.GRPCInferenceService/ModelInfer", frame, content_type="application/grpc")

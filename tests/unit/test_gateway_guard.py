@@ -196,6 +196,19 @@ def test_a_message_never_repeats_what_could_break_it(guard: LuaGuard) -> None:
     assert guard.http(body).text == "dimension 1 of input ? is 0, expected 1 to 2147483647"
 
 
+def test_the_routes_learn_the_model_of_a_call_from_its_message_only(guard: LuaGuard) -> None:
+    assert guard.grpc(grpc_message("m", TENSORS, "1")).set_headers == {"x-brim-model": "m"}
+    assert guard.grpc(grpc_message('m"\n', TENSORS, "1")).set_headers == {}
+    binary = http_message(TENSORS, "1")
+    passed = guard("/v2/models/m/infer", binary.body, x_brim_model="other", **{"inference_header_content_length": "0"})
+    assert (passed.status, passed.set_headers) == (None, {})
+
+
+def test_plain_http_2_goes_around_once(guard: LuaGuard) -> None:
+    assert guard("/v2/models/m/infer", b"no JSON", protocol="HTTP/2").set_headers == {"x-brim-around": "1"}
+    assert guard("/v2/models/m/infer", b"no JSON", protocol="HTTP/1.1", x_brim_around="1").status == 400
+
+
 def test_other_paths_are_not_held_back(guard: LuaGuard) -> None:
     assert guard("/v2/models/m/config", b"", method="GET").status is None
     assert guard("/inference.GRPCInferenceService/ModelConfig", b"\xff").status is None

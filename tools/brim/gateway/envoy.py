@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +68,7 @@ class Gateway:
         *,
         log_file: Path,
         limits: RequestLimits | None = None,
+        in_flight: Mapping[str, int] | None = None,
         host: str = LOOPBACK,
         port: int | None = None,
         metrics: str | None = None,
@@ -77,13 +79,15 @@ class Gateway:
             upstream: the server behind it.
             log_file: where Envoy's output goes.
             limits: what is taken of one request.
+            in_flight: model name -> most requests in flight, over both protocols; none is bounded when absent.
             host: address to listen on.
             port: where callers connect, for every protocol; chosen by the system when absent.
             metrics: the server's metrics page, which ``endpoint`` passes on.
         """
         self._upstream = upstream
-        self._log_file = log_file
+        self.log_file = log_file
         self._limits = limits or RequestLimits()
+        self._in_flight = dict(in_flight or {})
         self._host = host
         self._port = port
         self._metrics = metrics if metrics is not None else upstream.metrics
@@ -118,17 +122,19 @@ class Gateway:
         program = find_envoy()
         ports = choose_ports(self._host, {"gateway": self._port, "gateway-admin": None})
         listen = Listen(self._host, ports["gateway"], ports["gateway-admin"])
-        document = envoy_config(Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits)
+        document = envoy_config(
+            Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits, self._in_flight
+        )
         self._prefix = leftovers.new_prefix()
-        self._log_file.parent.mkdir(parents=True, exist_ok=True)
-        path = self._log_file.with_suffix(".json")
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        path = self.log_file.with_suffix(".json")
         path.write_text(json.dumps(document, indent=1), encoding="utf-8")
         # --service-node carries the prefix, by which an Envoy that outlived its owner is found.
         command = [
             *(str(program), "-c", str(path), "--disable-hot-restart", "--concurrency", str(THREADS)),
             *("--log-level", "warn", "--service-cluster", "brim", "--service-node", self._prefix),
         ]
-        with self._log_file.open("wb") as log:
+        with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -164,7 +170,7 @@ class Gateway:
             if ended or time.monotonic() > deadline:
                 state = ended or f"the gateway was not ready after {READY_TIMEOUT_S:g} s"
                 raise ServerFailed(
-                    f"{state}\nthe end of {self._log_file}:\n{log_tail(self._log_file)}",
+                    f"{state}\nthe end of {self.log_file}:\n{log_tail(self.log_file)}",
                     hint="serve without it (--no-gateway) to tell whose fault it is",
                 )
             try:

@@ -2,22 +2,28 @@
 
 One port speaks HTTP/1.1, HTTP/2 and gRPC. Only what a caller needs is routed: inference, health, metadata, statistics.
 What changes the server (loading models, shared memory, logging, tracing) is not reachable through here.
+
+A model with a bound has a cluster of its own, whose circuit breaker counts its requests in flight over both protocols: the
+server's two ports are subsets of one cluster, and a request goes on in the protocol in which it came. Triton's HTTP port
+knows no HTTP/2, so plain HTTP/2 goes once around through the gateway itself and arrives as HTTP/1.1.
 Source of the field names: envoyproxy/envoy, ``api/envoy`` at v1.40.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from brim.gateway.limits import RequestLimits
+from brim.server.endpoint import LOOPBACK
 
 Document = dict[str, Any]
+_AS_ERROR: Document = {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}
 _TYPE = "type.googleapis.com/envoy."
 _MODEL = "/v2/models/[^/?]+(/versions/[^/?]+)?"
-INFER_PATH = rf"{_MODEL}/(infer|generate|generate_stream)"
-"""Every path of a POST that reaches Triton; ``guard.lua`` looks at all of them."""
 READ_PATHS = rf"/v2|/v2/health/(live|ready)|{_MODEL}(/ready|/config|/stats)?|/v2/models/stats"
 GRPC_SERVICE = "/inference.GRPCInferenceService/"
 GRPC_READS = (
@@ -30,6 +36,13 @@ GRPC_READS = (
     "ModelStatistics",
 )
 GRPC_HEALTH = "/grpc.health.v1.Health/Check"
+MODEL_HEADER, AROUND_HEADER = "x-brim-model", "x-brim-around"
+"""Set by ``guard.lua``: the model that a gRPC message names; and that a request is to go around once."""
+HTTP, GRPC, SUBSET_KEY = "http", "grpc", "protocol"
+OTHERS, AROUND = "triton", "around"
+"""Clusters: everything that has no bound of its own, and the gateway itself."""
+RETRY_AFTER_S = 1
+RESOURCE_EXHAUSTED = "8"
 ANSWER_TIMEOUT_S = 300
 """Longest that a caller is kept waiting when it brings no deadline of its own."""
 CONNECT_TIMEOUT_S = 1
@@ -57,15 +70,26 @@ class Listen:
     admin_port: int
 
 
-def envoy_config(upstream: Upstream, listen: Listen, limits: RequestLimits) -> Document:
-    """The whole configuration."""
+def envoy_config(
+    upstream: Upstream, listen: Listen, limits: RequestLimits, in_flight: Mapping[str, int] | None = None
+) -> Document:
+    """The whole configuration.
+
+    Args:
+        upstream: the server.
+        listen: where the gateway answers.
+        limits: what is taken of one request.
+        in_flight: model name -> most requests in flight; further ones are refused at once with 429.
+    """
+    bounds = dict(in_flight or {})
     return {
-        "admin": {"address": _address("127.0.0.1", listen.admin_port)},
+        "admin": {"address": _address(LOOPBACK, listen.admin_port)},
         "static_resources": {
-            "listeners": [_listener(listen, limits)],
+            "listeners": [_listener(listen, limits, sorted(bounds))],
             "clusters": [
-                _cluster("triton_http", upstream.http, {"http_protocol_options": {}}),
-                _cluster("triton_grpc", upstream.grpc, {"http2_protocol_options": {}}),
+                _triton(OTHERS, upstream, MOST_REQUESTS),
+                *(_triton(_cluster_name(model), upstream, bound) for model, bound in sorted(bounds.items())),
+                _around(listen),
             ],
         },
         # Bounds the connections of all listeners together.
@@ -83,12 +107,18 @@ def envoy_config(upstream: Upstream, listen: Listen, limits: RequestLimits) -> D
     }
 
 
+def infer_path(model: str | None) -> str:
+    """Every path of a POST that reaches Triton, of one model or of any; ``guard.lua`` looks at all of them."""
+    start = _MODEL if model is None else f"/v2/models/{re.escape(model)}(/versions/[^/?]+)?"
+    return f"{start}/(infer|generate|generate_stream)"
+
+
 def guard_source(limits: RequestLimits) -> str:
     """The Lua filter with its limits in front."""
     return f"{limits.as_lua()}\n{files('brim.gateway').joinpath('guard.lua').read_text(encoding='utf-8')}"
 
 
-def _listener(listen: Listen, limits: RequestLimits) -> Document:
+def _listener(listen: Listen, limits: RequestLimits, models: Sequence[str]) -> Document:
     return {
         "name": "callers",
         "address": _address(listen.host, listen.port),
@@ -106,8 +136,10 @@ def _listener(listen: Listen, limits: RequestLimits) -> Document:
                             "common_http_protocol_options": {"idle_timeout": f"{IDLE_TIMEOUT_S}s"},
                             "request_headers_timeout": f"{HEADERS_TIMEOUT_S}s",
                             "stream_idle_timeout": f"{ANSWER_TIMEOUT_S}s",
-                            "route_config": {"virtual_hosts": [_virtual_host()]},
-                            "local_reply_config": {"mappers": [_json_errors()]},
+                            "route_config": {"virtual_hosts": [_virtual_host(models)]},
+                            "local_reply_config": {
+                                "mappers": [_queue_full(grpc=False), _queue_full(grpc=True), _json_errors()]
+                            },
                             "http_filters": [
                                 {
                                     "name": "envoy.filters.http.lua",
@@ -131,52 +163,121 @@ def _listener(listen: Listen, limits: RequestLimits) -> Document:
 
 def _json_errors() -> Document:
     """The gateway's own refusals in the shape of Triton's errors. In gRPC the text itself is the status message."""
-    is_grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc"}, "invert_match": True}
-    return {
-        # Without the header there is nothing to compare with, and the filter would not apply.
-        "filter": {"header_filter": {"header": {**is_grpc, "treat_missing_header_as_empty": True}}},
-        "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
+    return {"filter": _came_as(grpc=False), "body_format_override": _AS_ERROR}
+
+
+def _queue_full(*, grpc: bool) -> Document:
+    """A model's bound is reached. Envoy says 503 by itself, which for a balancer means a sick server; this one is busy."""
+    overflow = {"response_flag_filter": {"flags": ["UO"]}}
+    reply: Document = {
+        "filter": {"and_filter": {"filters": [overflow, _came_as(grpc=grpc)]}},
+        "status_code": 429,
+        "body": {"inline_string": "the model has as many requests in flight as it can answer in time"},
     }
+    wait = _header("retry-after", str(RETRY_AFTER_S))
+    if grpc:
+        # By itself 429 would become UNAVAILABLE.
+        return {**reply, "headers_to_add": [wait, _header("grpc-status", RESOURCE_EXHAUSTED)]}
+    return {**reply, "headers_to_add": [wait], "body_format_override": _AS_ERROR}
 
 
-def _virtual_host() -> Document:
-    grpc_paths = [f"{GRPC_SERVICE}ModelInfer", *(f"{GRPC_SERVICE}{name}" for name in GRPC_READS), GRPC_HEALTH]
+def _header(name: str, value: str) -> Document:
+    return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+
+
+def _came_as(*, grpc: bool) -> Document:
+    header: Document = {
+        "name": "content-type",
+        "string_match": {"prefix": "application/grpc"},
+        "invert_match": not grpc,
+        # A request without the header is no gRPC; by default no comparison at all would take place.
+        "treat_missing_header_as_empty": True,
+    }
+    return {"header_filter": {"header": header}}
+
+
+def _virtual_host(models: Sequence[str]) -> Document:
+    infer = f"{GRPC_SERVICE}ModelInfer"
+    reads = [*(f"{GRPC_SERVICE}{name}" for name in GRPC_READS), GRPC_HEALTH]
     return {
         "name": "triton",
         "domains": ["*"],
+        "request_headers_to_remove": [MODEL_HEADER],
         "routes": [
-            *({"match": {"path": path}, "route": _to("triton_grpc")} for path in grpc_paths),
+            {"match": {"prefix": "/", "headers": [_equal(AROUND_HEADER, "1")]}, "route": {"cluster": AROUND}},
+            *(
+                {"match": {"path": infer, "headers": [_equal(MODEL_HEADER, model)]}, "route": _to(model, GRPC)}
+                for model in models
+            ),
+            *({"match": {"path": path}, "route": _to(None, GRPC)} for path in (infer, *reads)),
             {"match": {"prefix": GRPC_SERVICE}, "direct_response": _refusal(404, "this call is not offered here")},
-            {"match": _matching(INFER_PATH, "POST"), "route": _to("triton_http")},
-            {"match": _matching(READ_PATHS, "GET"), "route": _to("triton_http")},
+            *({"match": _matching(infer_path(model), "POST"), "route": _to(model, HTTP)} for model in models),
+            {"match": _matching(infer_path(None), "POST"), "route": _to(None, HTTP)},
+            {"match": _matching(READ_PATHS, "GET"), "route": _to(None, HTTP)},
             {"match": {"prefix": "/"}, "direct_response": _refusal(404, "this path or method is not offered here")},
         ],
     }
 
 
-def _to(cluster: str) -> Document:
-    return {"cluster": cluster, "timeout": f"{ANSWER_TIMEOUT_S}s"}
+def _to(model: str | None, protocol: str) -> Document:
+    return {
+        "cluster": _cluster_name(model) if model else OTHERS,
+        "metadata_match": _subset(protocol),
+        "timeout": f"{ANSWER_TIMEOUT_S}s",
+    }
+
+
+def _cluster_name(model: str) -> str:
+    return f"triton/{model}"
+
+
+def _subset(protocol: str) -> Document:
+    return {"filter_metadata": {"envoy.lb": {SUBSET_KEY: protocol}}}
+
+
+def _equal(header: str, value: str) -> Document:
+    return {"name": header, "string_match": {"exact": value}}
 
 
 def _matching(path: str, method: str) -> Document:
-    return {
-        "safe_regex": {"regex": path},
-        "headers": [{"name": ":method", "string_match": {"exact": method}}],
-    }
+    return {"safe_regex": {"regex": path}, "headers": [_equal(":method", method)]}
 
 
 def _refusal(status: int, text: str) -> Document:
     return {"status": status, "body": {"inline_string": text}}
 
 
-def _cluster(name: str, address: str, protocol: Document) -> Document:
-    host, _, port = address.rpartition(":")
-    bounds = {
-        "max_connections": MOST_REQUESTS,
-        "max_pending_requests": MOST_REQUESTS,
-        "max_requests": MOST_REQUESTS,
-        "max_retries": 0,
+def _triton(name: str, upstream: Upstream, most_requests: int) -> Document:
+    return {
+        **_cluster(name, {"use_downstream_protocol_config": {"http2_protocol_options": {}}}, most_requests),
+        "lb_subset_config": {"fallback_policy": "NO_FALLBACK", "subset_selectors": [{"keys": [SUBSET_KEY]}]},
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [
+                {
+                    "lb_endpoints": [
+                        {"endpoint": {"address": _split(address)}, "metadata": _subset(protocol)}
+                        for protocol, address in ((HTTP, upstream.http), (GRPC, upstream.grpc))
+                    ]
+                }
+            ],
+        },
     }
+
+
+def _around(listen: Listen) -> Document:
+    host = LOOPBACK if listen.host in ("0.0.0.0", "") else listen.host
+    endpoint = {"endpoint": {"address": _address(host, listen.port)}}
+    return {
+        **_cluster(AROUND, {"explicit_http_config": {"http_protocol_options": {}}}, MOST_REQUESTS),
+        "load_assignment": {"cluster_name": AROUND, "endpoints": [{"lb_endpoints": [endpoint]}]},
+    }
+
+
+def _cluster(name: str, protocol: Document, most_requests: int) -> Document:
+    # HTTP/1.1 has one request a connection, and a request that waits for a connection is counted apart: with as many
+    # connections as requests none ever waits, and the bound is on requests in both protocols.
+    bounds = {"max_requests": most_requests, "max_connections": MOST_REQUESTS, "max_pending_requests": MOST_REQUESTS}
     return {
         "name": name,
         "type": "STATIC",
@@ -184,15 +285,18 @@ def _cluster(name: str, address: str, protocol: Document) -> Document:
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPE}extensions.upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": protocol,
+                **protocol,
             }
         },
-        "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **bounds}]},
-        "load_assignment": {
-            "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(host.strip("[]"), int(port))}}]}],
+        "circuit_breakers": {
+            "thresholds": [{"priority": "DEFAULT", **bounds, "max_retries": 0, "track_remaining": True}]
         },
     }
+
+
+def _split(address: str) -> Document:
+    host, _, port = address.rpartition(":")
+    return _address(host.strip("[]"), int(port))
 
 
 def _address(host: str, port: int) -> Document:

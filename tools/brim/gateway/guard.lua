@@ -4,7 +4,7 @@
 --
 -- The JSON reader may be laxer than Triton's, never differently aligned: what both take for JSON, both cut in the same
 -- places. Hence escapes in keys and keys that come twice, which parsers read differently, are refused.
--- LIMITS comes from the generated configuration, in front of this text.
+-- LIMITS comes from the generated configuration, in front of this text. Routes read what is set here: see envoy_config.py.
 
 local byte, find, format, match, sub = string.byte, string.find, string.format, string.match, string.sub
 local floor = math.floor
@@ -377,6 +377,7 @@ local function read_input(text, from, to)
 end
 
 -- Field numbers of ModelInferRequest: inputs 5, raw_input_contents 7.
+-- The name of the model, for the routes.
 local function check_grpc(text)
   if #text < 5 then
     refuse("the call carries no message")
@@ -388,9 +389,11 @@ local function check_grpc(text)
   if a * 16777216 + b * 65536 + c * 256 + d ~= #text - 5 then
     refuse("the call does not carry exactly one message")
   end
-  local tensors, contents = {}, {}
+  local tensors, contents, model = {}, {}, ""
   read_fields(text, 6, #text, function(number, kind, from, to)
-    if number == 5 and kind == BLOCK then
+    if number == 1 and kind == BLOCK then
+      model = sub(text, from, to)
+    elseif number == 5 and kind == BLOCK then
       tensors[#tensors + 1] = read_input(text, from, to)
     elseif number == 7 and kind == BLOCK then
       contents[#contents + 1] = { from, to }
@@ -410,6 +413,7 @@ local function check_grpc(text)
       elements(tensor.name, tensor.shape, #text)
     end
   end
+  return model
 end
 
 ----- the filter ----------------------------------------------------------------------------------------------------------
@@ -426,12 +430,17 @@ end
 function envoy_on_request(handle)
   local headers = handle:headers()
   local path = headers:get(":path")
-  local is_grpc = sub(path, 1, 32) == "/inference.GRPCInferenceService/"
+  local is_grpc = sub(headers:get("content-type") or "", 1, 16) == "application/grpc"
+  headers:remove("x-brim-model")
+  headers:remove("x-brim-around")
+  if not is_grpc and handle:streamInfo():protocol() == "HTTP/2" then
+    headers:replace("x-brim-around", "1")
+    handle:clearRouteCache()
+    return
+  end
   local check
-  if is_grpc then
-    if sub(path, 33) == "ModelInfer" then
-      check = check_grpc
-    end
+  if path == "/inference.GRPCInferenceService/ModelInfer" then
+    check = check_grpc
   elseif headers:get(":method") == "POST" then
     local plain = match(path, "^[^?]*")
     if find(plain, "/infer$") then
@@ -450,13 +459,18 @@ function envoy_on_request(handle)
   local header_length = headers:get("inference-header-content-length")
   local body = handle:body()
   local text = body and body:getBytes(0, body:length()) or ""
-  local fine, fault = pcall(check, text, header_length)
+  local fine, found = pcall(check, text, header_length)
   if fine then
+    if check == check_grpc and match(found, "^[%w_%-%.]+$") then
+      -- Fetched anew: what was fetched before the body came is dead by now.
+      handle:headers():replace("x-brim-model", found)
+      handle:clearRouteCache()
+    end
     return
   end
-  if type(fault) == "table" then
-    return answer(handle, is_grpc, 400, 3, fault.text)
+  if type(found) == "table" then
+    return answer(handle, is_grpc, 400, 3, found.text)
   end
-  handle:logErr("the check of a request failed: " .. tostring(fault))
+  handle:logErr("the check of a request failed: " .. tostring(found))
   return answer(handle, is_grpc, 500, 13, "the request could not be checked")
 end
