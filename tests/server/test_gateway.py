@@ -19,6 +19,7 @@ from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from brim.errors import InputError, ServerFailed
+from brim.gateway.admission import Admission
 from brim.gateway.envoy import Gateway, validate
 from brim.gateway.envoy_config import Listen, Upstream, envoy_config
 from brim.gateway.limits import RequestLimits, request_limits
@@ -174,7 +175,9 @@ def test_the_bound_on_requests_in_flight_is_one_for_both_protocols(shipped: Embe
     bound, callers, answers, most_tries = 5, 30, 3, 2_000
     counts: Counter[str] = Counter()
     seen: list[int] = []
-    with Gateway(shipped.endpoint, log_file=tmp_path / "envoy.log", in_flight={"text_embedding": bound}) as narrow:
+    with Gateway(
+        shipped.endpoint, log_file=tmp_path / "envoy.log", admitted={"text_embedding": Admission(in_flight=bound)}
+    ) as narrow:
 
         def call(number: int) -> None:
             module, endpoint = ((triton_http, narrow.endpoint.http_client), (triton_grpc, narrow.endpoint.grpc_client))[
@@ -215,6 +218,108 @@ def gauge(gateway: Gateway, name: str) -> int:
         f"http://{gateway.admin}/stats?filter=^cluster.triton/text_embedding.{name}$"
     ) as answer:
         return int(answer.read().decode().rpartition(":")[2])
+
+
+SLEEPER = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.4)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", request.inputs()[0].as_numpy())]) for request in requests]
+"""
+
+
+@pytest.fixture(scope="module")
+def sleeper(tmp_path_factory: pytest.TempPathFactory, exported: Project) -> Iterator[EmbeddedServer]:
+    """One instance that takes 0.4 s for every batch, one request each."""
+    folder = tmp_path_factory.mktemp("sleeper")
+    model = folder / "models" / "sleeper"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(SLEEPER)
+    (model / "config.pbtxt").write_text(
+        'backend: "python" max_batch_size: 1\n'
+        'input { name: "X" data_type: TYPE_FP32 dims: [1] } output { name: "Y" data_type: TYPE_FP32 dims: [1] }\n'
+        "dynamic_batching {} instance_group { count: 1 kind: KIND_CPU }"
+    )
+    with EmbeddedServer(folder / "models", ["sleeper"], cache=exported.cache, log_file=folder / "triton.log") as server:
+        yield server
+
+
+def sleep_over_http(
+    endpoint: Endpoint, *, timeout_ms: int | None = None, timeout_us: int | None = None
+) -> tuple[int, str]:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    body = {"inputs": [tensor], "parameters": {} if timeout_us is None else {"timeout": timeout_us}}
+    connection = http.client.HTTPConnection(endpoint.http, timeout=60)
+    try:
+        headers = {} if timeout_ms is None else {"X-Request-Timeout-Ms": str(timeout_ms)}
+        connection.request("POST", "/v2/models/sleeper/infer", json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def sleep_over_grpc(endpoint: Endpoint, *, timeout_us: int | None = None, deadline_s: float | None = None) -> str:
+    tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
+    client = endpoint.grpc_client()
+    try:
+        client.infer("sleeper", [tensor], timeout=timeout_us, client_timeout=deadline_s)
+        return "answered"
+    except InferenceServerException as error:
+        return f"{error.status()} {error.message()}"
+    finally:
+        client.close()
+
+
+def test_the_callers_own_deadline_ends_its_wait(sleeper: EmbeddedServer, tmp_path: Path) -> None:
+    late = "no answer before the deadline"
+    with Gateway(sleeper.endpoint, log_file=tmp_path / "envoy.log") as gateway:
+        endpoint = gateway.endpoint
+        assert sleep_over_http(endpoint)[0] == 200
+        assert sleep_over_http(endpoint, timeout_ms=30_000)[0] == 200
+        for status, text in (sleep_over_http(endpoint, timeout_ms=50), sleep_over_http(endpoint, timeout_us=50_000)):
+            assert (status, json.loads(text)) == (504, {"error": late})
+        assert sleep_over_grpc(endpoint) == "answered"
+        assert sleep_over_grpc(endpoint, timeout_us=50_000) == f"StatusCode.DEADLINE_EXCEEDED {late}"
+        assert sleep_over_grpc(endpoint, deadline_s=0.05).startswith("StatusCode.DEADLINE_EXCEEDED")
+        assert sleep_over_grpc(endpoint, deadline_s=30) == "answered"
+
+
+def test_a_model_whose_callers_give_up_has_a_deadline_for_all(sleeper: EmbeddedServer, tmp_path: Path) -> None:
+    admitted = {"sleeper": Admission(timeout_us=100_000)}
+    with Gateway(sleeper.endpoint, log_file=tmp_path / "envoy.log", admitted=admitted) as gateway:
+        assert sleep_over_http(gateway.endpoint)[0] == 504
+        assert sleep_over_grpc(gateway.endpoint).startswith("StatusCode.DEADLINE_EXCEEDED")
+
+
+def test_a_call_whose_deadline_passes_in_the_queue_is_not_executed(sleeper: EmbeddedServer, tmp_path: Path) -> None:
+    """Over gRPC: Triton drops a cancelled call until it is in a batch. Over HTTP it notices nothing (server#7077)."""
+    waiting = 10
+
+    def executed() -> int:
+        with sleeper.endpoint.http_client() as client:
+            return int(client.get_inference_statistics("sleeper")["model_stats"][0]["inference_count"])
+
+    admitted = {"sleeper": Admission(timeout_us=100_000)}
+    with Gateway(sleeper.endpoint, log_file=tmp_path / "envoy.log", admitted=admitted) as gateway:
+        before = executed()
+        found: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(sleep_over_grpc(gateway.endpoint))) for _ in range(waiting)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [text.split()[0] for text in found] == ["StatusCode.DEADLINE_EXCEEDED"] * waiting
+    # One more waits behind all that Triton still holds.
+    assert sleep_over_grpc(sleeper.endpoint) == "answered"
+    # The one that ran, two payloads that Triton had already taken out of the queue, and the last.
+    assert executed() - before <= 4
 
 
 def test_a_server_that_is_gone_is_an_answer(tmp_path: Path, shipped: EmbeddedServer) -> None:

@@ -200,7 +200,7 @@ def test_the_routes_learn_the_model_of_a_call_from_its_message_only(guard: LuaGu
     assert guard.grpc(grpc_message("m", TENSORS, "1")).set_headers == {"x-brim-model": "m"}
     assert guard.grpc(grpc_message('m"\n', TENSORS, "1")).set_headers == {}
     binary = http_message(TENSORS, "1")
-    passed = guard("/v2/models/m/infer", binary.body, x_brim_model="other", **{"inference_header_content_length": "0"})
+    passed = guard("/v2/models/m/infer", binary.body, x_brim_model="other", inference_header_content_length="0")
     assert (passed.status, passed.set_headers) == (None, {})
 
 
@@ -212,3 +212,38 @@ def test_plain_http_2_goes_around_once(guard: LuaGuard) -> None:
 def test_other_paths_are_not_held_back(guard: LuaGuard) -> None:
     assert guard("/v2/models/m/config", b"", method="GET").status is None
     assert guard("/inference.GRPCInferenceService/ModelConfig", b"\xff").status is None
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "timeout_us", "expected"),
+    [
+        (None, None, None),
+        ("250", None, "250"),
+        (None, 1_500, "2"),
+        ("3", 1_500, "2"),
+        ("1", 1_500, "1"),
+        ("soon", 7_000, "7"),
+        ("-5", None, None),
+        ("0", 0, None),
+        ("1e99", 2**63, None),
+    ],
+)
+def test_the_shortest_of_a_requests_own_bounds_is_kept(
+    guard: LuaGuard, asked_ms: str | None, timeout_us: int | None, expected: str | None
+) -> None:
+    headers = {"x_request_timeout_ms": asked_ms} if asked_ms else {}
+    body = {"inputs": [], "parameters": {"a": {"b": 1}} | ({} if timeout_us is None else {"timeout": timeout_us})}
+    set_by_http = guard("/v2/models/m/infer", json.dumps(body).encode(), **headers).set_headers
+    message = service_pb2.ModelInferRequest(model_name="m")
+    message.parameters["a"].string_param = "timeout"
+    if timeout_us is not None and timeout_us < 2**63:
+        message.parameters["timeout"].int64_param = timeout_us
+    framed = b"\x00" + message.ByteSize().to_bytes(4, "big") + message.SerializeToString()
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    set_by_grpc = guard(path, framed, content_type="application/grpc", **headers).set_headers
+    for found in (set_by_http, set_by_grpc):
+        assert found.get("x-envoy-upstream-rq-timeout-ms") == expected
+
+
+def test_a_timeout_that_is_no_number_is_refused(guard: LuaGuard) -> None:
+    assert "timeout is no whole number" in guard.http(b'{"parameters": {"timeout": "1"}, "inputs": []}').text

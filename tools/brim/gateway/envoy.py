@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from brim.errors import MissingTool, ServerFailed
+from brim.gateway.admission import Admission
 from brim.gateway.envoy_config import Document, Listen, Upstream, envoy_config
 from brim.gateway.limits import RequestLimits
 from brim.server import leftovers
@@ -68,7 +69,7 @@ class Gateway:
         *,
         log_file: Path,
         limits: RequestLimits | None = None,
-        in_flight: Mapping[str, int] | None = None,
+        admitted: Mapping[str, Admission] | None = None,
         host: str = LOOPBACK,
         port: int | None = None,
         metrics: str | None = None,
@@ -79,7 +80,7 @@ class Gateway:
             upstream: the server behind it.
             log_file: where Envoy's output goes.
             limits: what is taken of one request.
-            in_flight: model name -> most requests in flight, over both protocols; none is bounded when absent.
+            admitted: model name -> bounds on its requests; a model that is not named has none.
             host: address to listen on.
             port: where callers connect, for every protocol; chosen by the system when absent.
             metrics: the server's metrics page, which ``endpoint`` passes on.
@@ -87,7 +88,7 @@ class Gateway:
         self._upstream = upstream
         self.log_file = log_file
         self._limits = limits or RequestLimits()
-        self._in_flight = dict(in_flight or {})
+        self._admitted = dict(admitted or {})
         self._host = host
         self._port = port
         self._metrics = metrics if metrics is not None else upstream.metrics
@@ -123,7 +124,7 @@ class Gateway:
         ports = choose_ports(self._host, {"gateway": self._port, "gateway-admin": None})
         listen = Listen(self._host, ports["gateway"], ports["gateway-admin"])
         document = envoy_config(
-            Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits, self._in_flight
+            Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits, self._admitted
         )
         self._prefix = leftovers.new_prefix()
         self.log_file.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from brim.gateway.admission import Admission
 from brim.gateway.limits import RequestLimits
 from brim.server.endpoint import LOOPBACK
 
@@ -42,7 +43,8 @@ HTTP, GRPC, SUBSET_KEY = "http", "grpc", "protocol"
 OTHERS, AROUND = "triton", "around"
 """Clusters: everything that has no bound of its own, and the gateway itself."""
 RETRY_AFTER_S = 1
-RESOURCE_EXHAUSTED = "8"
+RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED = "8", "4"
+UNBOUNDED = Admission()
 ANSWER_TIMEOUT_S = 300
 """Longest that a caller is kept waiting when it brings no deadline of its own."""
 CONNECT_TIMEOUT_S = 1
@@ -71,7 +73,7 @@ class Listen:
 
 
 def envoy_config(
-    upstream: Upstream, listen: Listen, limits: RequestLimits, in_flight: Mapping[str, int] | None = None
+    upstream: Upstream, listen: Listen, limits: RequestLimits, admitted: Mapping[str, Admission] | None = None
 ) -> Document:
     """The whole configuration.
 
@@ -79,16 +81,19 @@ def envoy_config(
         upstream: the server.
         listen: where the gateway answers.
         limits: what is taken of one request.
-        in_flight: model name -> most requests in flight; further ones are refused at once with 429.
+        admitted: model name -> bounds on its requests.
     """
-    bounds = dict(in_flight or {})
+    models = dict(sorted((admitted or {}).items()))
     return {
         "admin": {"address": _address(LOOPBACK, listen.admin_port)},
         "static_resources": {
-            "listeners": [_listener(listen, limits, sorted(bounds))],
+            "listeners": [_listener(listen, limits, models)],
             "clusters": [
                 _triton(OTHERS, upstream, MOST_REQUESTS),
-                *(_triton(_cluster_name(model), upstream, bound) for model, bound in sorted(bounds.items())),
+                *(
+                    _triton(_cluster_name(model), upstream, bounds.in_flight or MOST_REQUESTS)
+                    for model, bounds in models.items()
+                ),
                 _around(listen),
             ],
         },
@@ -118,7 +123,7 @@ def guard_source(limits: RequestLimits) -> str:
     return f"{limits.as_lua()}\n{files('brim.gateway').joinpath('guard.lua').read_text(encoding='utf-8')}"
 
 
-def _listener(listen: Listen, limits: RequestLimits, models: Sequence[str]) -> Document:
+def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admission]) -> Document:
     return {
         "name": "callers",
         "address": _address(listen.host, listen.port),
@@ -135,11 +140,12 @@ def _listener(listen: Listen, limits: RequestLimits, models: Sequence[str]) -> D
                             "codec_type": "AUTO",
                             "common_http_protocol_options": {"idle_timeout": f"{IDLE_TIMEOUT_S}s"},
                             "request_headers_timeout": f"{HEADERS_TIMEOUT_S}s",
+                            # One spelling of a path, so that no other one gets around a model's bounds.
+                            "normalize_path": True,
+                            "path_with_escaped_slashes_action": "REJECT_REQUEST",
                             "stream_idle_timeout": f"{ANSWER_TIMEOUT_S}s",
                             "route_config": {"virtual_hosts": [_virtual_host(models)]},
-                            "local_reply_config": {
-                                "mappers": [_queue_full(grpc=False), _queue_full(grpc=True), _json_errors()]
-                            },
+                            "local_reply_config": {"mappers": [*_queue_full(), *_too_late(), _json_errors()]},
                             "http_filters": [
                                 {
                                     "name": "envoy.filters.http.lua",
@@ -166,19 +172,30 @@ def _json_errors() -> Document:
     return {"filter": _came_as(grpc=False), "body_format_override": _AS_ERROR}
 
 
-def _queue_full(*, grpc: bool) -> Document:
+def _queue_full() -> list[Document]:
     """A model's bound is reached. Envoy says 503 by itself, which for a balancer means a sick server; this one is busy."""
-    overflow = {"response_flag_filter": {"flags": ["UO"]}}
-    reply: Document = {
-        "filter": {"and_filter": {"filters": [overflow, _came_as(grpc=grpc)]}},
-        "status_code": 429,
-        "body": {"inline_string": "the model has as many requests in flight as it can answer in time"},
-    }
-    wait = _header("retry-after", str(RETRY_AFTER_S))
-    if grpc:
-        # By itself 429 would become UNAVAILABLE.
-        return {**reply, "headers_to_add": [wait, _header("grpc-status", RESOURCE_EXHAUSTED)]}
-    return {**reply, "headers_to_add": [wait], "body_format_override": _AS_ERROR}
+    text = "the model has as many requests in flight as it can answer in time"
+    return _reply("UO", 429, RESOURCE_EXHAUSTED, text, [_header("retry-after", str(RETRY_AFTER_S))])
+
+
+def _too_late() -> list[Document]:
+    """The deadline has passed, the caller's own or the model's."""
+    # A gRPC call's own deadline and a model's, over gRPC, have this code by themselves, and texts of Envoy's or Triton's.
+    return _reply("UT", 504, DEADLINE_EXCEEDED, "no answer before the deadline", [])
+
+
+def _reply(flag: str, status: int, grpc_status: str, text: str, headers: Sequence[Document]) -> list[Document]:
+    """What Envoy answers by itself under a response flag, over HTTP and over gRPC, which has codes of its own."""
+    found: list[Document] = []
+    for grpc in (False, True):
+        only = {"and_filter": {"filters": [{"response_flag_filter": {"flags": [flag]}}, _came_as(grpc=grpc)]}}
+        reply: Document = {"filter": only, "status_code": status, "body": {"inline_string": text}}
+        if grpc:
+            reply["headers_to_add"] = [*headers, _header("grpc-status", grpc_status)]
+        else:
+            reply |= {"headers_to_add": list(headers), "body_format_override": _AS_ERROR}
+        found.append(reply)
+    return found
 
 
 def _header(name: str, value: str) -> Document:
@@ -196,7 +213,7 @@ def _came_as(*, grpc: bool) -> Document:
     return {"header_filter": {"header": header}}
 
 
-def _virtual_host(models: Sequence[str]) -> Document:
+def _virtual_host(models: Mapping[str, Admission]) -> Document:
     infer = f"{GRPC_SERVICE}ModelInfer"
     reads = [*(f"{GRPC_SERVICE}{name}" for name in GRPC_READS), GRPC_HEALTH]
     return {
@@ -206,12 +223,15 @@ def _virtual_host(models: Sequence[str]) -> Document:
         "routes": [
             {"match": {"prefix": "/", "headers": [_equal(AROUND_HEADER, "1")]}, "route": {"cluster": AROUND}},
             *(
-                {"match": {"path": infer, "headers": [_equal(MODEL_HEADER, model)]}, "route": _to(model, GRPC)}
-                for model in models
+                {"match": {"path": infer, "headers": [_equal(MODEL_HEADER, model)]}, "route": _to(model, GRPC, bounds)}
+                for model, bounds in models.items()
             ),
             *({"match": {"path": path}, "route": _to(None, GRPC)} for path in (infer, *reads)),
             {"match": {"prefix": GRPC_SERVICE}, "direct_response": _refusal(404, "this call is not offered here")},
-            *({"match": _matching(infer_path(model), "POST"), "route": _to(model, HTTP)} for model in models),
+            *(
+                {"match": _matching(infer_path(model), "POST"), "route": _to(model, HTTP, bounds)}
+                for model, bounds in models.items()
+            ),
             {"match": _matching(infer_path(None), "POST"), "route": _to(None, HTTP)},
             {"match": _matching(READ_PATHS, "GET"), "route": _to(None, HTTP)},
             {"match": {"prefix": "/"}, "direct_response": _refusal(404, "this path or method is not offered here")},
@@ -219,11 +239,18 @@ def _virtual_host(models: Sequence[str]) -> Document:
     }
 
 
-def _to(model: str | None, protocol: str) -> Document:
+def _to(model: str | None, protocol: str, bounds: Admission = UNBOUNDED) -> Document:
+    longest = f"{(bounds.timeout_us or ANSWER_TIMEOUT_S * 1_000_000) / 1_000_000:.6f}s"
     return {
         "cluster": _cluster_name(model) if model else OTHERS,
         "metadata_match": _subset(protocol),
-        "timeout": f"{ANSWER_TIMEOUT_S}s",
+        "timeout": longest,
+        # The deadline that a gRPC call brings along ends it here, too, and so in the server. With it ``timeout`` is off.
+        **(
+            {"max_stream_duration": {"grpc_timeout_header_max": longest, "max_stream_duration": longest}}
+            if protocol == GRPC
+            else {}
+        ),
     }
 
 

@@ -236,12 +236,21 @@ local function read_tensor(text, at)
   return tensor, at
 end
 
+-- Tensors, and the request's own timeout in microseconds.
 local function read_tensors(text)
-  local tensors = {}
+  local tensors, timeout_us = {}
   local at = past_space(text, 1)
   expect(text, at, OPEN_OBJECT, "the body does not begin with a JSON object")
   at = read_object(text, at, function(key, place)
-    if key ~= "inputs" then
+    if key == "parameters" and byte(text, place) == OPEN_OBJECT then
+      return read_object(text, place, function(name, inside)
+        if name == "timeout" then
+          timeout_us, inside = read_number(text, inside, "the timeout")
+          return inside
+        end
+        return past_value(text, inside, 2)
+      end)
+    elseif key ~= "inputs" then
       return past_value(text, place, 1)
     end
     expect(text, place, OPEN_LIST, "inputs is no list")
@@ -256,9 +265,10 @@ local function read_tensors(text)
   if past_space(text, at) <= #text then
     refuse("something stands behind the JSON object")
   end
-  return tensors
+  return tensors, timeout_us
 end
 
+-- Every check returns the request's own timeout in microseconds, and the model where only the message names it.
 local function check_infer(text, header_length)
   local head = text
   if header_length then
@@ -271,7 +281,8 @@ local function check_infer(text, header_length)
     head = sub(text, 1, length)
   end
   local at = #head + 1
-  for _, tensor in ipairs(read_tensors(head)) do
+  local tensors, timeout_us = read_tensors(head)
+  for _, tensor in ipairs(tensors) do
     if tensor.bytes then
       if tensor.bytes < 0 or at + tensor.bytes - 1 > #text then
         refuse("binary_data_size of input %s is %.0f, and %d bytes are left", shown(tensor.name), tensor.bytes,
@@ -286,6 +297,7 @@ local function check_infer(text, header_length)
   if at <= #text then
     refuse("%d bytes stand behind the last input", #text - at + 1)
   end
+  return timeout_us
 end
 
 -- For /generate: any object, not too deep.
@@ -376,8 +388,24 @@ local function read_input(text, from, to)
   return tensor
 end
 
--- Field numbers of ModelInferRequest: inputs 5, raw_input_contents 7.
--- The name of the model, for the routes.
+-- An entry of the request's parameters: key 1, value 2, of which int64_param 2 and uint64_param 5.
+local function read_timeout(text, from, to)
+  local key, found
+  read_fields(text, from, to, function(number, kind, first, last)
+    if number == 1 and kind == BLOCK then
+      key = sub(text, first, last)
+    elseif number == 2 and kind == BLOCK then
+      read_fields(text, first, last, function(choice, form, _, _, value)
+        if form == VARINT and (choice == 2 or choice == 5) then
+          found = value
+        end
+      end)
+    end
+  end)
+  return key == "timeout" and found or nil
+end
+
+-- Field numbers of ModelInferRequest: model_name 1, parameters 4, inputs 5, raw_input_contents 7.
 local function check_grpc(text)
   if #text < 5 then
     refuse("the call carries no message")
@@ -389,10 +417,12 @@ local function check_grpc(text)
   if a * 16777216 + b * 65536 + c * 256 + d ~= #text - 5 then
     refuse("the call does not carry exactly one message")
   end
-  local tensors, contents, model = {}, {}, ""
+  local tensors, contents, model, timeout_us = {}, {}, ""
   read_fields(text, 6, #text, function(number, kind, from, to)
     if number == 1 and kind == BLOCK then
       model = sub(text, from, to)
+    elseif number == 4 and kind == BLOCK then
+      timeout_us = read_timeout(text, from, to) or timeout_us
     elseif number == 5 and kind == BLOCK then
       tensors[#tensors + 1] = read_input(text, from, to)
     elseif number == 7 and kind == BLOCK then
@@ -413,7 +443,7 @@ local function check_grpc(text)
       elements(tensor.name, tensor.shape, #text)
     end
   end
-  return model
+  return timeout_us, model
 end
 
 ----- the filter ----------------------------------------------------------------------------------------------------------
@@ -427,12 +457,26 @@ local function answer(handle, is_grpc, status, grpc_status, text)
   handle:respond(headers, (text:gsub("[^ -~]", "?")))
 end
 
+-- The shortest of the request's own bounds, for Envoy's router. What is not a time from 1 ms to a day is none.
+local function set_timeout(headers, asked_ms, timeout_us)
+  local shortest
+  for _, time_ms in ipairs({ tonumber(asked_ms) or 0, math.ceil((timeout_us or 0) / 1000) }) do
+    if time_ms >= 1 and time_ms <= 86400000 and (not shortest or time_ms < shortest) then
+      shortest = time_ms
+    end
+  end
+  if shortest then
+    headers:replace("x-envoy-upstream-rq-timeout-ms", format("%d", shortest))
+  end
+end
+
 function envoy_on_request(handle)
   local headers = handle:headers()
   local path = headers:get(":path")
   local is_grpc = sub(headers:get("content-type") or "", 1, 16) == "application/grpc"
   headers:remove("x-brim-model")
   headers:remove("x-brim-around")
+  headers:remove("x-envoy-upstream-rq-timeout-ms")
   if not is_grpc and handle:streamInfo():protocol() == "HTTP/2" then
     headers:replace("x-brim-around", "1")
     handle:clearRouteCache()
@@ -456,17 +500,17 @@ function envoy_on_request(handle)
   if encoding and encoding ~= "identity" then
     return answer(handle, is_grpc, 415, 12, "compressed bodies are not taken: send it as it is")
   end
-  local header_length = headers:get("inference-header-content-length")
+  local header_length, asked_ms = headers:get("inference-header-content-length"), headers:get("x-request-timeout-ms")
   local body = handle:body()
   local text = body and body:getBytes(0, body:length()) or ""
-  local fine, found = pcall(check, text, header_length)
+  local fine, found, model = pcall(check, text, header_length)
   if fine then
-    if check == check_grpc and match(found, "^[%w_%-%.]+$") then
-      -- Fetched anew: what was fetched before the body came is dead by now.
-      handle:headers():replace("x-brim-model", found)
-      handle:clearRouteCache()
+    headers = handle:headers() -- what was fetched before the body came is dead by now
+    set_timeout(headers, asked_ms, found)
+    if model and match(model, "^[%w_%-%.]+$") then
+      headers:replace("x-brim-model", model)
     end
-    return
+    return handle:clearRouteCache()
   end
   if type(found) == "table" then
     return answer(handle, is_grpc, 400, 3, found.text)
