@@ -24,6 +24,7 @@ from brim.gateway.envoy import Gateway, validate
 from brim.gateway.envoy_config import Listen, Upstream, envoy_config
 from brim.gateway.limits import RequestLimits, request_limits
 from brim.isolation.suite import Options, run_suite
+from brim.isolation.waiting import waiting_requests
 from brim.paths import Project
 from brim.server import leftovers
 from brim.server.embedded import EmbeddedServer
@@ -222,18 +223,25 @@ def gauge(gateway: Gateway, name: str) -> int:
 
 SLEEPER = """
 import time
+from pathlib import Path
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
+    def initialize(self, args):
+        self._go = Path(args["model_repository"]) / "go"
+
     def execute(self, requests):
-        time.sleep(0.4)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", request.inputs()[0].as_numpy())]) for request in requests]
+        values = [request.inputs()[0].as_numpy() for request in requests]
+        held_until = time.monotonic() + (60 if min(values) < 0 else 0.4)
+        while time.monotonic() < held_until and not (min(values) < 0 and self._go.exists()):
+            time.sleep(0.01)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", value)]) for value in values]
 """
 
 
 @pytest.fixture(scope="module")
 def sleeper(tmp_path_factory: pytest.TempPathFactory, exported: Project) -> Iterator[EmbeddedServer]:
-    """One instance that takes 0.4 s for every batch, one request each."""
+    """One instance, one request a batch: 0.4 s, or for a negative value until the file ``go`` is there."""
     folder = tmp_path_factory.mktemp("sleeper")
     model = folder / "models" / "sleeper"
     (model / "1").mkdir(parents=True)
@@ -262,9 +270,11 @@ def sleep_over_http(
         connection.close()
 
 
-def sleep_over_grpc(endpoint: Endpoint, *, timeout_us: int | None = None, deadline_s: float | None = None) -> str:
+def sleep_over_grpc(
+    endpoint: Endpoint, *, timeout_us: int | None = None, deadline_s: float | None = None, value: float = 1.0
+) -> str:
     tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
-    tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
+    tensor.set_data_from_numpy(np.full((1, 1), value, np.float32))
     client = endpoint.grpc_client()
     try:
         client.infer("sleeper", [tensor], timeout=timeout_us, client_timeout=deadline_s)
@@ -304,20 +314,33 @@ def test_a_call_whose_deadline_passes_in_the_queue_is_not_executed(sleeper: Embe
         with sleeper.endpoint.http_client() as client:
             return int(client.get_inference_statistics("sleeper")["model_stats"][0]["inference_count"])
 
+    def pending() -> int:
+        with urllib.request.urlopen(f"http://{sleeper.endpoint.metrics}/metrics") as page:
+            return waiting_requests(page.read().decode(), "sleeper")
+
+    # What earlier tests gave up over HTTP is behind this one.
+    assert sleep_over_grpc(sleeper.endpoint) == "answered"
+    before = executed()
+    found: list[str] = []
+    runs = threading.Thread(target=lambda: found.append(sleep_over_grpc(sleeper.endpoint, value=-1.0)))
+    runs.start()
     admitted = {"sleeper": Admission(timeout_us=100_000)}
     with Gateway(sleeper.endpoint, log_file=tmp_path / "envoy.log", admitted=admitted) as gateway:
-        before = executed()
-        found: list[str] = []
+        late: list[str] = []
         threads = [
-            threading.Thread(target=lambda: found.append(sleep_over_grpc(gateway.endpoint))) for _ in range(waiting)
+            threading.Thread(target=lambda: late.append(sleep_over_grpc(gateway.endpoint))) for _ in range(waiting)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [text.split()[0] for text in found] == ["StatusCode.DEADLINE_EXCEEDED"] * waiting
+        assert [text.split()[0] for text in late] == ["StatusCode.DEADLINE_EXCEEDED"] * waiting
+    (sleeper.repository / "sleeper" / "go").touch()
+    runs.join()
+    assert found == ["answered"]
     # One more waits behind all that Triton still holds.
     assert sleep_over_grpc(sleeper.endpoint) == "answered"
+    assert pending() == 0
     # The one that ran, two payloads that Triton had already taken out of the queue, and the last.
     assert executed() - before <= 4
 

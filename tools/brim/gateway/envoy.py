@@ -124,7 +124,7 @@ class Gateway:
         ports = choose_ports(self._host, {"gateway": self._port, "gateway-admin": None})
         listen = Listen(self._host, ports["gateway"], ports["gateway-admin"])
         document = envoy_config(
-            Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits, self._admitted
+            Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits, self._admitted, threads=THREADS
         )
         self._prefix = leftovers.new_prefix()
         self.log_file.parent.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,12 @@ class Listen:
 
 
 def envoy_config(
-    upstream: Upstream, listen: Listen, limits: RequestLimits, admitted: Mapping[str, Admission] | None = None
+    upstream: Upstream,
+    listen: Listen,
+    limits: RequestLimits,
+    admitted: Mapping[str, Admission] | None = None,
+    *,
+    threads: int = 1,
 ) -> Document:
     """The whole configuration.
 
@@ -82,6 +87,8 @@ def envoy_config(
         listen: where the gateway answers.
         limits: what is taken of one request.
         admitted: model name -> bounds on its requests.
+        threads: Envoy's workers. Each looks at the count before it adds to it, so that as many requests as there are
+            other workers can come in over the breaker's bound: it stands that much lower, and the model's is kept.
     """
     models = dict(sorted((admitted or {}).items()))
     return {
@@ -91,7 +98,7 @@ def envoy_config(
             "clusters": [
                 _triton(OTHERS, upstream, MOST_REQUESTS),
                 *(
-                    _triton(_cluster_name(model), upstream, bounds.in_flight or MOST_REQUESTS)
+                    _triton(_cluster_name(model), upstream, _breaker(bounds, threads))
                     for model, bounds in models.items()
                 ),
                 _around(listen),
@@ -110,6 +117,10 @@ def envoy_config(
             ]
         },
     }
+
+
+def _breaker(bounds: Admission, threads: int) -> int:
+    return MOST_REQUESTS if bounds.in_flight is None else max(1, bounds.in_flight - (threads - 1))
 
 
 def infer_path(model: str | None) -> str:
