@@ -230,7 +230,8 @@ def _virtual_host(models: Mapping[str, Admission]) -> Document:
     return {
         "name": "triton",
         "domains": ["*"],
-        "request_headers_to_remove": [MODEL_HEADER],
+        # 24.10 ends itself on some weights in Accept-Encoding (gzip;q=1e999); without the header it packs no answer.
+        "request_headers_to_remove": [MODEL_HEADER, "accept-encoding"],
         "routes": [
             {"match": {"prefix": "/", "headers": [_equal(AROUND_HEADER, "1")]}, "route": {"cluster": AROUND}},
             *(
