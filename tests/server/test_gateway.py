@@ -23,6 +23,10 @@ from brim.gateway.admission import Admission
 from brim.gateway.envoy import Gateway, validate
 from brim.gateway.envoy_config import Listen, Upstream, envoy_config
 from brim.gateway.limits import RequestLimits, request_limits
+from brim.isolation.contract import read_contract
+from brim.isolation.fuzz import FuzzPlan, run_fuzz
+from brim.isolation.pool import make_pool
+from brim.isolation.rows import random_rows
 from brim.isolation.suite import Options, run_suite
 from brim.isolation.waiting import waiting_requests
 from brim.paths import Project
@@ -161,6 +165,29 @@ def test_a_body_above_the_limit_is_refused(shipped: EmbeddedServer, tmp_path: Pa
             call(b"x" * 200_000, timeout=30)
         channel.close()
         assert alive(shipped, small)
+
+
+def test_a_header_that_ends_the_server_does_not_reach_it(shipped: EmbeddedServer, gateway: Gateway) -> None:
+    for weight in ("1e999", "1e-999"):
+        assert asked(gateway, "GET", "/v2", accept_encoding=f"gzip;q={weight}")[0] == 200
+        body = (
+            b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[1,1,8,8],"data":' + str([0] * 64).encode() + b"}]}"
+        )
+        assert asked(gateway, "POST", INFER, body, accept_encoding=f"gzip;q={weight}")[0] == 200
+    assert alive(shipped, gateway)
+
+
+def test_the_fuzz_with_all_that_is_known_to_end_the_server_hurts_nobody(
+    shipped: EmbeddedServer, gateway: Gateway
+) -> None:
+    contract = read_contract(gateway.endpoint, "image_classifier")
+    rows = random_rows(contract, 20, np.random.default_rng(0))
+    pool = make_pool(gateway.endpoint, contract, rows, timeout_s=30.0, tolerance=1e-4)
+    outcome = run_fuzz(gateway.endpoint, pool, FuzzPlan(bodies=400, seed=5, killers=True))
+    assert outcome.troubles == ()
+    assert not outcome.tally.hurt
+    assert outcome.tally.sent > 800
+    assert alive(shipped, gateway)
 
 
 def test_no_lying_size_hurts_a_neighbour_behind_it(gateway: Gateway) -> None:
