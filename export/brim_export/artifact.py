@@ -17,7 +17,9 @@ from brim.errors import ModelFileError
 
 ARTIFACT_NAME = "artifact.json"
 MODEL_NAME = "model.onnx"
-OWN_NAMES = (MODEL_NAME, ARTIFACT_NAME, "model.py")
+GUARDED_NAME = "model.guarded.onnx"
+"""The same model with the guard in its graph: what native backends serve."""
+OWN_NAMES = (MODEL_NAME, GUARDED_NAME, ARTIFACT_NAME, "model.py")
 """Files of a version folder that no model brings with it: the export's own, and the adapter."""
 SCHEMA_VERSION = 1
 """Raised whenever a field changes its meaning or goes away."""
@@ -66,6 +68,14 @@ class Tolerance(_Part):
     seen: dict[str, float]
 
 
+class GuardRecord(_Part):
+    """The guarded graph: its file, the files beside it that hold its weights, if any, and the name of its row mask."""
+
+    file: str
+    data: list[str]
+    valid: str
+
+
 class GateRecord(_Part):
     """The answer of one gate."""
 
@@ -76,7 +86,8 @@ class GateRecord(_Part):
 
 class Artifact(_Part):
     """The whole file. ``fingerprint`` covers everything that would make another export come out differently;
-    ``axis_limits`` holds the largest size of symbolic axes that have one, by axis name."""
+    ``axis_limits`` holds the largest size of symbolic axes that have one, by axis name; ``guard`` is None where the graph
+    cannot be guarded, so that the native profiles cannot serve it."""
 
     schema_version: Literal[1] = 1
     source: SourceRecord
@@ -89,6 +100,7 @@ class Artifact(_Part):
     batch_limit: int
     index_ranges: dict[str, ValidRange]
     axis_limits: dict[str, int]
+    guard: GuardRecord | None
     parity: Tolerance | None
     row_independence: Tolerance
     gates: list[GateRecord]

@@ -12,6 +12,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from brim.config.files import write_configs, write_whole
+from brim.config.generate import NATIVE_SUFFIX, native_name
 from brim.errors import InputError
 from brim.limits import BATCH_LIMIT
 from brim.paths import Project
@@ -21,7 +22,7 @@ from brim.service.schema import NAME_PATTERN
 from brim_export.artifact import Artifact, Tensor
 from brim_export.pipeline import ExportResult, export
 from brim_export.placement import locked, work_folder
-from brim_export.service_export import VERSION
+from brim_export.service_export import VERSION, place_native
 from brim_export.source import OnnxSource, Source
 
 QUESTIONS = """# {name}: brought by `brim add`. The values below are defaults: answer these before you trust them.
@@ -41,7 +42,8 @@ def check_name(project: Project, name: str) -> None:
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise InputError(f"{name!r} cannot name a model", hint="letters, digits and underscores, a letter first")
-    for taken in (project.services / f"{name}.yaml", project.model_repository / name):
+    folders = (project.model_repository / name, project.model_repository / f"{name}{NATIVE_SUFFIX}")
+    for taken in (project.services / f"{name}.yaml", *folders):
         if taken.exists():
             raise InputError(
                 f"{taken.relative_to(project.root)} exists already",
@@ -87,17 +89,20 @@ def bring(
             )
         (staged / VERSION / "model.py").write_text(MODEL_PY, encoding="utf-8")
         write_configs(temporary, service)
-        place = project.model_repository / name
+        place_native(temporary, service)
+        models = [project.model_repository / model for model in (native_name(service), name)]
         with locked(project.model_repository):
             # While the gates ran, another process may have taken the name.
             check_name(project, name)
             try:
-                shutil.move(staged, place)
+                for place in models:
+                    shutil.move(temporary / place.name, place)
                 write_whole(file, text)
             except BaseException:
-                shutil.rmtree(place, ignore_errors=True)
+                for place in models:
+                    shutil.rmtree(place, ignore_errors=True)
                 raise
-    return result, [file, *sorted(path for path in place.rglob("*") if path.is_file())]
+    return result, [file, *sorted(path for place in models for path in place.rglob("*") if path.is_file())]
 
 
 def recorded_source(project: Project, source: Source) -> dict[str, str]:

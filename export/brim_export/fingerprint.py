@@ -10,12 +10,14 @@ import json
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from brim.errors import InputError
 from brim_export import onnx_source
 from brim_export.artifact import hash_file
 from brim_export.foreign import foreign, told
+from brim_export.graph_guard import Limits
 from brim_export.session import Array
 from brim_export.source import OnnxSource, Source, TorchSource
 
@@ -45,8 +47,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def fingerprint(source: Source, settings: Mapping[str, float], samples: Mapping[str, Sequence[Array]] | None) -> str:
-    """SHA-256 over the source, this package's own code, the versions, the settings and the samples.
+def fingerprint(
+    source: Source,
+    settings: Mapping[str, float],
+    samples: Mapping[str, Sequence[Array]] | None,
+    limits: Mapping[str, Limits],
+) -> str:
+    """SHA-256 over the source, this package's own code, the versions, the settings, the samples and the guard's limits.
 
     Of a torch factory: its module's source file and, where the module has ``source_files``, the files that it lists.
 
@@ -60,6 +67,7 @@ def fingerprint(source: Source, settings: Mapping[str, float], samples: Mapping[
         "versions": versions(),
         "settings": dict(settings),
         "samples": _sample_parts(samples),
+        "limits": {name: asdict(limit) for name, limit in limits.items() if limit != Limits()},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

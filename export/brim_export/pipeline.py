@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING
 import onnx
 import psutil
 
+from brim.config.generate import valid_output
 from brim.errors import AnswerIsNo, CouldNotTell, GateRefused, InputError, ModelFileError
 from brim.limits import BATCH_LIMIT
 from brim_export import gates, graph, onnx_source
 from brim_export.artifact import (
     ARTIFACT_NAME,
+    GUARDED_NAME,
     MODEL_NAME,
     OWN_NAMES,
     Artifact,
     FileRecord,
     GateRecord,
+    GuardRecord,
     SourceRecord,
     Tensor,
     Tolerance,
@@ -30,9 +33,11 @@ from brim_export.artifact import (
     file_faults,
     hash_files,
 )
+from brim_export.compare import deviation
 from brim_export.fingerprint import fingerprint, versions
 from brim_export.foreign import foreign, told
 from brim_export.gates import PARITY_TOLERANCE, ROW_TOLERANCE, GateResult
+from brim_export.graph_guard import Guarding, can_guard, guarded
 from brim_export.noise import captured
 from brim_export.placement import FULL, check_utf8, locked, place, staging
 from brim_export.rows import RowSource
@@ -110,10 +115,12 @@ def export(
     row_tolerance: float = ROW_TOLERANCE,
     batch_limit: int = BATCH_LIMIT,
     seed: int = 0,
+    guard: Guarding | None = None,
     on_progress: Progress | None = None,
     log_path: Path | None = None,
 ) -> ExportResult:
-    """Make ``model.onnx``, the assets and ``artifact.json`` in ``out_dir``, or say which gates refused and why.
+    """Make ``model.onnx``, ``model.guarded.onnx``, the assets and ``artifact.json`` in ``out_dir``, or say which gates
+    refused and why. A graph that cannot be guarded has no guarded file, and ``on_progress`` is told why.
 
     When a gate refuses, or anything raises, ``out_dir`` is left exactly as it was. With ``log_path``, what the export
     libraries printed is written there in that case.
@@ -129,7 +136,7 @@ def export(
     log = io.StringIO()
     try:
         with staging(out_dir) as work:
-            result = _export(source, out_dir, work, samples, settings, tell, log)
+            result = _export(source, out_dir, work, samples, settings, guard or Guarding(), tell, log)
     except MemoryError as error:
         raise CouldNotTell(
             f"not enough memory to try the model with {batch_limit} rows: {error}",
@@ -166,6 +173,7 @@ def up_to_date(
     row_tolerance: float = ROW_TOLERANCE,
     batch_limit: int = BATCH_LIMIT,
     seed: int = 0,
+    guard: Guarding | None = None,
 ) -> bool:
     """Whether ``out_dir`` holds, unharmed, what exporting now with these arguments would make. The model is not loaded.
 
@@ -174,11 +182,14 @@ def up_to_date(
         ModelFileError: the ONNX source cannot be read.
     """
     settings = _Settings(tolerance, row_tolerance, batch_limit, seed).checked()
+    guard = guard or Guarding()
     with captured(io.StringIO()):
-        wanted = fingerprint(source, settings.as_numbers(), samples)
+        wanted = fingerprint(source, settings.as_numbers(), samples, guard.limits)
     try:
         artifact = Artifact.load(out_dir / ARTIFACT_NAME)
     except ModelFileError:
+        return False
+    if artifact.guard is not None and guard.valid not in (None, artifact.guard.valid):
         return False
     return artifact.fingerprint == wanted and not file_faults(out_dir, artifact.files)
 
@@ -189,6 +200,7 @@ def _export(
     work: Path,
     samples: Samples | None,
     settings: _Settings,
+    guard: Guarding,
     tell: Progress,
     log: io.StringIO,
 ) -> ExportResult:
@@ -210,12 +222,18 @@ def _export(
     results = _run_gates(subject, loaded, settings, tell, log)
     if not all(result.ok for result in results):
         return ExportResult(results, None, None, log.getvalue())
+    tell("the guard in the graph, for native backends")
+    with captured(log):
+        guard_record, fault = _guard(subject, stage, guard, settings)
+    if fault:
+        tell(f"no guarded graph: {fault}")
     if loaded and loaded.write_assets:
         tell("writing the files that belong to the model")
         with captured(log):
             _assets(loaded, stage, work / "assets")
     with captured(log):
-        artifact = _artifact(source, subject, results, settings, hash_files(stage), samples)
+        fingerprint_now = fingerprint(source, settings.as_numbers(), samples, guard.limits)
+        artifact = _artifact(source, subject, results, settings, hash_files(stage), fingerprint_now, guard_record)
     artifact.save(stage / ARTIFACT_NAME)
     with locked(out_dir.parent):
         earlier = _earlier_files(out_dir)
@@ -357,6 +375,43 @@ def _run_gates(
     return results
 
 
+def _guard(subject: Subject, stage: Path, guard: Guarding, settings: _Settings) -> tuple[GuardRecord | None, str]:
+    """Write the guarded graph and hold it against the plain one; without a record, why this graph cannot be guarded."""
+    model = subject.model
+    if not can_guard(model):
+        return None, f"its opset is {onnx_source.opset(model)}; export the model with 9 or later"
+    valid = guard.valid or valid_output(spec.name for spec in (*subject.inputs, *subject.outputs))
+    path = stage / GUARDED_NAME
+    onnx.save(guarded(model, subject.source.ranges, guard.limits, valid), str(path))
+    fault = _guard_fault(subject, path, valid, settings.row_tolerance)
+    if fault:
+        path.unlink()
+        return None, fault
+    data = [file.as_posix() for file in onnx_source.external_files(path, model)]
+    return GuardRecord(file=GUARDED_NAME, data=data, valid=valid), ""
+
+
+def _guard_fault(subject: Subject, path: Path, valid: str, tolerance: float) -> str:
+    """Where the guarded graph answers rows that it calls valid otherwise than the plain one; empty when nowhere."""
+    rows = min(3, subject.batch_limit)
+    plain = subject.at(rows)
+    if isinstance(plain, RunFailed):
+        return f"the plain one does not run {rows} rows: {plain}"
+    feed = subject.source.rows(subject.rng(f"rows {rows}"), rows, subject.axis_sizes[0])
+    try:
+        answer = Session(path).run(feed)
+    except (LoadFailed, RunFailed) as error:
+        return f"ONNX Runtime does not run it: {error}"
+    known = answer[valid].reshape(rows) != 0
+    off = {
+        spec.name: deviation(plain[spec.name][known], answer[spec.name][known])
+        for spec in subject.outputs
+        if spec.name in answer
+    }
+    wrong = sorted(name for name, apart in off.items() if apart.size and apart.max() > tolerance)
+    return f"it answers otherwise in {', '.join(wrong)}" if wrong else ""
+
+
 def _assets(loaded: LoadedModule, stage: Path, folder: Path) -> None:
     folder.mkdir()
     with foreign(lambda error: _assets_failed(loaded, error)):
@@ -393,7 +448,8 @@ def _artifact(
     results: Sequence[GateResult],
     settings: _Settings,
     files: dict[str, FileRecord],
-    samples: Samples | None,
+    fingerprint_now: str,
+    guard: GuardRecord | None,
 ) -> Artifact:
     by_gate = {result.gate: result for result in results}
     parity = by_gate.get(gates.PARITY)
@@ -403,7 +459,7 @@ def _artifact(
             kind="torch" if torch_made else "onnx",
             name=source.factory if isinstance(source, TorchSource) else source.path.name,
         ),
-        fingerprint=fingerprint(source, settings.as_numbers(), samples),
+        fingerprint=fingerprint_now,
         files=files,
         versions=versions(),
         opset=onnx_source.opset(subject.model),
@@ -415,6 +471,7 @@ def _artifact(
             for name, valid in subject.source.ranges.items()
         },
         axis_limits=subject.axis_limits,
+        guard=guard,
         parity=Tolerance(asked=settings.tolerance, seen=dict(parity.seen)) if parity else None,
         row_independence=Tolerance(asked=settings.row_tolerance, seen=dict(by_gate[gates.ROW_INDEPENDENCE].seen)),
         gates=[GateRecord(gate=result.gate, ok=result.ok, message=result.message) for result in results],

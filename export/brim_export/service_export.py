@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from brim.config import files as config_files
+from brim.config.generate import MODEL_FILES, native_name, tensor_names, valid_output
 from brim.paths import Project
 from brim.service.samples import sample_rows
 from brim.service.schema import Service
+from brim_export.artifact import ARTIFACT_NAME, Artifact, FileRecord, file_faults
+from brim_export.graph_guard import Guarding, Limits
 from brim_export.pipeline import ExportResult, Samples, export, up_to_date
+from brim_export.placement import work_folder
 from brim_export.source import OnnxSource, Source, TorchSource
 
-VERSION = "1"
-"""Brim writes one version of a model; Triton's other versions are the user's own."""
+VERSION = config_files.VERSION
+"""The version folder that an export fills."""
 
 
 def source_of(project: Project, service: Service) -> Source:
@@ -37,6 +43,53 @@ def graph_samples(service: Service) -> Samples | None:
     return {names[name]: [row[name][0] for row in rows] for name in complete}
 
 
+def guarding(service: Service) -> Guarding:
+    """What the service asks of the guard in its graph. What an adapter makes is not what the service file describes: of
+    that only the indices are guarded."""
+    valid = valid_output(tensor_names(service))
+    if service.model.graph_inputs:
+        return Guarding({tensor.name: Limits(finite=False) for tensor in service.model.graph_inputs}, valid)
+    limits = {
+        tensor.graph_name or tensor.name: Limits(tensor.finite, tensor.minimum, tensor.maximum)
+        for tensor in service.inputs
+    }
+    return Guarding(limits, valid)
+
+
+def place_native(repository: Path, service: Service) -> None:
+    """Give the model behind the native profiles' front its files: those of the export, under a second name.
+
+    They are hard links, so nothing is stored twice; a copy where the file system has none. Without a guarded graph
+    nothing is left there that could be served.
+
+    Raises:
+        ModelFileError: the service has not been exported.
+    """
+    folder = repository / service.name / VERSION
+    native = repository / native_name(service) / VERSION
+    native.mkdir(parents=True, exist_ok=True)
+    artifact = Artifact.load(folder / ARTIFACT_NAME)
+    target = MODEL_FILES["onnxruntime"]
+    if artifact.guard is None:
+        (native / target).unlink(missing_ok=True)
+        return
+    for name, here in {**{data: data for data in artifact.guard.data}, artifact.guard.file: target}.items():
+        _link(folder / name, native / here, artifact.files[name])
+
+
+def _link(source: Path, target: Path, record: FileRecord) -> None:
+    if target.is_file() and (target.samefile(source) or not file_faults(target.parent, {target.name: record})):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with work_folder(target.parent, ".linking-") as beside:
+        made = beside / target.name
+        try:
+            made.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, made)
+        made.replace(target)
+
+
 def export_service(
     project: Project, service: Service, *, force: bool = False, on_progress: Callable[[str], None] = lambda _: None
 ) -> ExportResult | None:
@@ -46,15 +99,20 @@ def export_service(
         InputError, ModelFileError, NoSpace: as ``brim_export.pipeline.export``.
     """
     source, folder, samples = source_of(project, service), out_folder(project, service), graph_samples(service)
-    tolerance, limit = service.model.tolerance, service.max_batch_size
-    if not force and up_to_date(source, folder, samples=samples, tolerance=tolerance, batch_limit=limit):
+    tolerance, limit, guard = service.model.tolerance, service.max_batch_size, guarding(service)
+    if not force and up_to_date(source, folder, samples=samples, tolerance=tolerance, batch_limit=limit, guard=guard):
+        place_native(project.model_repository, service)
         return None
-    return export(
+    result = export(
         source,
         folder,
         samples=samples,
         tolerance=tolerance,
         batch_limit=limit,
+        guard=guard,
         on_progress=on_progress,
         log_path=project.cache / "logs" / f"export-{service.name}.log",
     )
+    if result.ok:
+        place_native(project.model_repository, service)
+    return result

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from brim.config.files import config_text, differences, write_configs
-from brim.config.generate import ADAPTER_PARAMETER, Profile, model_config
+from brim.config.files import config_texts, differences, needed_files, write_configs
+from brim.config.generate import ADAPTER_PARAMETER, Profile, model_config, model_configs, models_of, native_name
 from brim.config.textformat import parse
 from brim.runtime.settings import PARAMETER, Settings
 from brim.service.load import find_services, load_service
-from brim.service.schema import Service
+from brim.service.schema import NAME_PATTERN, Service
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,9 @@ def test_committed_files_are_what_the_service_files_give(checkout: Path) -> None
 
 @pytest.mark.parametrize("profile", list(Profile))
 def test_every_field_reaches_the_configuration(checkout: Path, everything: Service, profile: Profile) -> None:
-    golden = checkout / "tests" / "golden" / f"everything.{profile.value}.pbtxt"
-    assert config_text(everything, profile) == golden.read_text(encoding="utf-8")
+    for model, text in config_texts(everything, profile).items():
+        golden = checkout / "tests" / "golden" / f"{model}.{profile.value}.pbtxt"
+        assert text == golden.read_text(encoding="utf-8")
 
 
 def test_every_batcher_field_of_triton_can_be_set(everything: Service) -> None:
@@ -51,9 +53,10 @@ def test_every_batcher_field_of_triton_can_be_set(everything: Service) -> None:
 
 def test_text_reads_back_as_the_same_message(everything: Service) -> None:
     for profile in Profile:
-        parsed = parse(config_text(everything, profile), "config.pbtxt")
-        assert parsed.findings == []
-        assert parsed.message == model_config(everything, profile)
+        for model, text in config_texts(everything, profile).items():
+            parsed = parse(text, "config.pbtxt")
+            assert parsed.findings == []
+            assert parsed.message == model_configs(everything, profile)[model]
 
 
 def test_warm_up_covers_one_each_preferred_and_the_largest(everything: Service) -> None:
@@ -78,19 +81,79 @@ def test_adapter_reads_what_the_generator_writes(everything: Service) -> None:
     assert json.loads(model_config(everything).parameters[PARAMETER].string_value)["adapter"] == "pkg.mod:Adapter"
 
 
-def test_native_profiles_speak_the_graphs_names(checkout: Path) -> None:
+NATIVE = [Profile.ONNX_GPU, Profile.TENSORRT]
+
+
+@pytest.mark.parametrize("profile", NATIVE)
+def test_behind_a_front_stands_the_model_that_speaks_the_graphs_names(checkout: Path, profile: Profile) -> None:
     service = load_service(checkout / "services" / "text_embedding.yaml")
-    for profile in (Profile.ONNX_GPU, Profile.TENSORRT):
-        config = model_config(service, profile)
-        assert [tensor.name for tensor in config.input] == ["input_ids", "attention_mask"]
-        assert [tensor.name for tensor in config.output] == ["sentence_embedding"]
-        assert PARAMETER not in config.parameters
-        assert all(group.kind == pb.ModelInstanceGroup.KIND_GPU for group in config.instance_group)
+    assert models_of(service, profile) == ["text_embedding-native", "text_embedding"]
+    inner, front = model_configs(service, profile).values()
+    assert [tensor.name for tensor in inner.input] == ["input_ids", "attention_mask"]
+    assert [tensor.name for tensor in inner.output] == ["sentence_embedding", "valid"]
+    assert PARAMETER not in inner.parameters
+    assert all(group.kind == pb.ModelInstanceGroup.KIND_GPU for group in inner.instance_group)
+    assert not inner.HasField("dynamic_batching")
+    assert inner.max_batch_size == front.max_batch_size == 100
+    assert [tensor.name for tensor in front.input] == ["TEXT"]
+    assert [tensor.name for tensor in front.output] == ["EMBEDDING"]
+    settings = Settings.model_validate_json(front.parameters[PARAMETER].string_value)
+    assert settings.native is not None
+    assert (settings.native.model, settings.native.valid) == (inner.name, "valid")
+
+
+@pytest.mark.parametrize("profile", NATIVE)
+def test_only_the_model_behind_is_warmed_up(everything: Service, profile: Profile) -> None:
+    inner, front = model_configs(everything, profile).values()
+    assert [item.batch_size for item in inner.model_warmup] == [1, 8, 32, 64]
+    assert list(front.model_warmup) == []
+    assert front.HasField("dynamic_batching")
+    assert sum(group.count for group in front.instance_group) == sum(group.count for group in inner.instance_group)
+
+
+def test_the_default_profile_is_one_model(everything: Service) -> None:
+    assert models_of(everything, Profile.DEFAULT) == ["everything"]
+
+
+def test_no_service_can_have_the_name_of_a_model_behind_a_front(everything: Service) -> None:
+    assert re.fullmatch(NAME_PATTERN, everything.name)
+    assert not re.fullmatch(NAME_PATTERN, native_name(everything))
+
+
+def test_the_row_mask_takes_no_name_of_the_service(everything: Service) -> None:
+    outputs = (*everything.outputs, everything.outputs[0].model_copy(update={"name": "valid", "graph_name": "valid_2"}))
+    inner, _ = model_configs(everything.model_copy(update={"outputs": outputs}), Profile.ONNX_GPU).values()
+    assert [tensor.name for tensor in inner.output] == ["y", "valid_2", "valid_3"]
+
+
+def test_needed_files_are_those_that_the_profile_reads(tmp_path: Path, everything: Service) -> None:
+    def needed(profile: Profile) -> list[str]:
+        return [path.relative_to(tmp_path).as_posix() for path in needed_files(tmp_path, everything, profile)]
+
+    assert needed(Profile.DEFAULT) == ["everything/config.pbtxt", "everything/1/model.onnx"]
+    assert needed(Profile.ONNX_GPU) == [
+        "everything-native/configs/onnx-gpu.pbtxt",
+        "everything/configs/onnx-gpu.pbtxt",
+        "everything/1/model.onnx",
+        "everything-native/1/model.onnx",
+    ]
+    assert needed(Profile.TENSORRT)[-1] == "everything-native/1/model.plan"
+
+
+def test_the_plan_takes_one_row_to_the_largest_batch(tmp_path: Path, checkout: Path) -> None:
+    service = load_service(checkout / "services" / "text_embedding.yaml")
+    *_, command = needed_files(tmp_path / "models", service, Profile.TENSORRT).values()
+    assert command == (
+        "trtexec --onnx=models/text_embedding-native/1/model.onnx --saveEngine=models/text_embedding-native/1/model.plan "
+        "--minShapes=input_ids:1x1,attention_mask:1x1 --optShapes=input_ids:100x128,attention_mask:100x128 "
+        "--maxShapes=input_ids:100x512,attention_mask:100x512"
+    )
 
 
 def test_check_shows_the_difference_and_write_mends_it(tmp_path: Path, everything: Service) -> None:
-    assert [item.diff for item in differences(tmp_path, everything)] == ["", "", ""]
-    assert len(write_configs(tmp_path, everything)) == 3
+    assert [item.diff for item in differences(tmp_path, everything)] == [""] * 6
+    assert len(write_configs(tmp_path, everything)) == 6
+    assert (tmp_path / "everything-native" / "1").is_dir()
     assert differences(tmp_path, everything) == []
     assert write_configs(tmp_path, everything) == []
     path = tmp_path / "everything" / "config.pbtxt"

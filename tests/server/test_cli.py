@@ -123,6 +123,36 @@ def test_config_prints_checks_and_writes(project: Project) -> None:
     assert brim(project, "config", "--check").returncode == 0
 
 
+def test_config_of_a_native_profile_prints_the_front_and_names_the_model_behind(project: Project) -> None:
+    front, behind = (
+        project.model_repository / name / "configs" / "onnx-gpu.pbtxt" for name in ("doubler", "doubler-native")
+    )
+    printed = brim(project, "config", "doubler", "--profile", "onnx-gpu")
+    assert printed.returncode == 0
+    assert printed.stdout == front.read_text(encoding="utf-8")
+    assert str(behind.relative_to(project.root)) in printed.stderr
+    data = answer(brim(project, "config", "doubler", "--profile", "onnx-gpu", "--json"), 0)["data"]
+    assert data == {
+        "file": str(front.relative_to(project.root)),
+        "text": printed.stdout,
+        "behind": [{"file": str(behind.relative_to(project.root)), "text": behind.read_text(encoding="utf-8")}],
+    }
+    behind.unlink()
+    assert brim(project, "config", "--check").returncode == 1
+
+
+def test_a_native_profile_says_which_files_of_both_models_are_missing(project: Project) -> None:
+    (project.model_repository / "doubler" / "configs" / "tensorrt.pbtxt").unlink()
+    refused = brim(project, "serve", "--profile", "tensorrt")
+    assert refused.returncode == 2
+    for missing in (
+        "doubler/configs/tensorrt.pbtxt is missing: `brim config doubler --write`",
+        "doubler-native/1/model.onnx is missing: `brim export doubler`",
+        "doubler-native/1/model.plan is missing: `trtexec --onnx=model_repository/doubler-native/1/model.onnx",
+    ):
+        assert missing in refused.stderr
+
+
 def test_lint_reports_every_fault_with_its_place(project: Project, cases: Path) -> None:
     shape = answer(brim(project, "lint", str(cases / "13_repo_refs"), "--json"), 1)
     findings = shape["data"]["findings"]
@@ -230,7 +260,7 @@ def test_export_keeps_files_only_where_asked(project: Project) -> None:
     kept = project.root / "out"
     shape = answer(brim(project, "export", "--onnx", "mine.onnx", "--out", str(kept), "--json"), 0)
     assert {gate["gate"] for gate in shape["data"]["gates"]} >= {"batch_axis", "rows_preserved", "row_independence"}
-    assert {path.name for path in kept.iterdir()} == {"model.onnx", "artifact.json"}
+    assert {path.name for path in kept.iterdir()} == {"model.onnx", "model.guarded.onnx", "artifact.json"}
     onnx.save(doubling_graph(1), str(project.root / "one.onnx"))
     refused = answer(brim(project, "export", "--onnx", "one.onnx", "--out", str(project.root / "no"), "--json"), 1)
     assert "X axis 0 is 1, wanted symbolic" in " ".join(gate["message"] for gate in refused["data"]["gates"])

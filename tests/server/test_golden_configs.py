@@ -1,7 +1,7 @@
 """Every generated configuration is accepted by the real server.
 
-The wheel has the python backend only, and there is no GPU: for the native profiles the backend and the kind of instance are
-exchanged, and nothing else, so that Triton checks all that is left.
+The wheel has the python backend only, and there is no GPU: of the models on native backends the backend and the kind of
+instance are exchanged, and nothing else, so that Triton checks all that is left.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from brim.config.generate import Profile, model_config
+from brim.config.generate import Profile, model_configs
 from brim.config.textformat import write
 from brim.server.embedded import EmbeddedServer
 from brim.service.load import load_service
@@ -42,41 +42,45 @@ class TritonPythonModel:
 """
 
 
-def loadable(service: Service, profile: Profile) -> pb.ModelConfig:
-    """The configuration with what this machine lacks exchanged."""
-    config = model_config(service, profile)
-    config.backend = "python"
-    config.default_model_filename = ""
-    for group in config.instance_group:
-        group.kind = pb.ModelInstanceGroup.KIND_CPU
-    return config
+def loadable(service: Service, profile: Profile) -> dict[str, pb.ModelConfig]:
+    """The configurations with what this machine lacks exchanged."""
+    configs = model_configs(service, profile)
+    for config in configs.values():
+        config.backend = "python"
+        config.default_model_filename = ""
+        for group in config.instance_group:
+            group.kind = pb.ModelInstanceGroup.KIND_CPU
+    return configs
 
 
 @pytest.mark.parametrize("profile", list(Profile))
 def test_configuration_loads_in_the_real_server(tmp_path: Path, checkout: Path, profile: Profile) -> None:
     files = [*sorted((checkout / "services").glob("*.yaml")), checkout / "tests" / "golden" / "everything.yaml"]
     services = [load_service(path) for path in files]
-    for service in services:
-        folder = tmp_path / "repository" / service.name
+    expected = {name: config for service in services for name, config in loadable(service, profile).items()}
+    for name, config in expected.items():
+        folder = tmp_path / "repository" / name
         (folder / "1").mkdir(parents=True)
         (folder / "1" / "model.py").write_text(ZEROS, encoding="utf-8")
-        (folder / "config.pbtxt").write_text(write(loadable(service, profile)), encoding="utf-8")
-        for output in service.outputs:
-            if output.labels:
-                classes = "".join(f"class {number}\n" for number in range(output.shape[-1]))
-                (folder / output.labels).write_text(classes, encoding="utf-8")
-    names = [service.name for service in services]
+        (folder / "config.pbtxt").write_text(write(config), encoding="utf-8")
+        for output in config.output:
+            if output.label_filename:
+                classes = "".join(f"class {number}\n" for number in range(output.dims[-1]))
+                (folder / output.label_filename).write_text(classes, encoding="utf-8")
+    names = list(expected)
     with (
         EmbeddedServer(tmp_path / "repository", names, cache=checkout / ".cache", log_file=tmp_path / "log") as server,
         server.endpoint.grpc_client() as client,
     ):
-        for service in services:
-            loaded = client.get_model_config(service.name).config
-            wanted = loadable(service, profile)
+        for name, wanted in expected.items():
+            loaded = client.get_model_config(name).config
             assert loaded.max_batch_size == wanted.max_batch_size
             assert list(loaded.input) == list(wanted.input)
             assert list(loaded.output) == list(wanted.output)
             assert [warmup.batch_size for warmup in loaded.model_warmup] == [w.batch_size for w in wanted.model_warmup]
+            assert loaded.HasField("dynamic_batching") == wanted.HasField("dynamic_batching")
+            if not wanted.HasField("dynamic_batching"):
+                continue
             # Triton fills in [max_batch_size] where no preferred size is given.
             preferred = list(wanted.dynamic_batching.preferred_batch_size) or [wanted.max_batch_size]
             assert list(loaded.dynamic_batching.preferred_batch_size) == preferred

@@ -670,6 +670,7 @@ def test_the_same_name_added_several_times_at_once(project: Project) -> None:
     folder = project.model_repository / "mine" / "1"
     assert {path.name for path in folder.iterdir()} == {
         "artifact.json",
+        "model.guarded.onnx",
         "model.onnx",
         "model.py",
         f"factor_{(2, 3)[codes.index(0)]}",

@@ -66,7 +66,7 @@ def test_an_onnx_file_is_copied_byte_for_byte(given, tmp_path):
 
 def test_external_data_is_copied_and_needed(external, tmp_path):
     result = pipeline.export(external, tmp_path / "out")
-    assert sorted(result.artifact.files) == ["model.onnx", "weights.bin"]
+    assert sorted(result.artifact.files) == ["model.guarded.onnx", "model.onnx", "weights.bin"]
     assert contents(tmp_path / "out")["weights.bin"] == (external.path.parent / "weights.bin").read_bytes()
 
 
@@ -86,13 +86,13 @@ def test_other_files_in_the_folder_stay(given, tmp_path):
     out.mkdir(parents=True)
     (out / "model.py").write_text("adapter")
     pipeline.export(given, out)
-    assert sorted(contents(out.parent)) == ["1/artifact.json", "1/model.onnx", "1/model.py"]
+    assert sorted(contents(out.parent)) == ["1/artifact.json", "1/model.guarded.onnx", "1/model.onnx", "1/model.py"]
 
 
 def test_files_that_an_earlier_export_needed_and_this_does_not_go_away(external, tmp_path):
     pipeline.export(external, tmp_path / "out")
     pipeline.export(save(tmp_path / "given" / "small.onnx", linear()), tmp_path / "out")
-    assert sorted(contents(tmp_path / "out")) == ["artifact.json", "model.onnx"]
+    assert sorted(contents(tmp_path / "out")) == ["artifact.json", "model.guarded.onnx", "model.onnx"]
 
 
 def refused_model() -> onnx.ModelProto:

@@ -382,7 +382,7 @@ def test_weights_beyond_what_protobuf_holds_go_to_a_file_of_their_own(tmp_path, 
 
     monkeypatch.setattr(torch_source, "EXTERNAL_DATA_FROM", 16)
     result = pipeline.export(source("linear_with_one_row"), tmp_path / "out")
-    assert sorted(pipeline.require(result).files) == ["model.onnx", "model.onnx.data"]
+    assert sorted(pipeline.require(result).files) == ["model.guarded.onnx", "model.onnx", "model.onnx.data"]
     shutil.move(tmp_path / "out", tmp_path / "moved")
     assert Session(tmp_path / "moved" / "model.onnx").run({"input": np.zeros((3, 4), np.float32)})["output"].shape == (
         3,

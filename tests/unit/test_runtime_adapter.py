@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -73,6 +73,28 @@ class Logger:
         self.lines.append(f"error {text}")
 
 
+class Counter:
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self.labels, self.value = labels, 0
+
+    def increment(self, value: int) -> None:
+        assert value > 0
+        self.value += value
+
+
+class MetricFamily:
+    COUNTER = "counter"
+    made: ClassVar[dict[str, list[Counter]]] = {}
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        assert kind == self.COUNTER and description
+        self.made[name] = self.counters = []
+
+    def Metric(self, labels: Mapping[str, str]) -> Counter:  # noqa: N802 - the backend's name for it
+        self.counters.append(Counter(labels))
+        return self.counters[-1]
+
+
 class Backend:
     Tensor = Tensor
     InferenceResponse = Response
@@ -80,6 +102,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.Logger = Logger()
+        self.MetricFamily: Any = type("Families", (MetricFamily,), {"made": {}})
 
 
 def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: Sequence[Any] = ()) -> None:
@@ -272,6 +295,82 @@ def test_token_inputs_are_padded_where_the_settings_say_so(tmp_path: Path) -> No
     )
     assert [response.tensors["each"].tolist() for response in responses] == [[ids] for ids in sent]
     assert model.stats.runs == 1
+
+
+def padded_tokens(folder: Path, backend: Backend) -> OnnxModel:
+    save(
+        folder / "1" / "model.onnx",
+        [helper.make_node("Identity", ["ids"], ["each"])],
+        [tensor("ids", TensorProto.INT64, "rows", "tokens")],
+        [tensor("each", TensorProto.INT64, "rows", "tokens")],
+    )
+    described = config(
+        {"pads": {"ids": 0}, "padding": {"fixed_us": 1e9, "per_token_us": 1}},
+        input=[{"name": "ids", "data_type": "TYPE_INT64", "dims": [-1]}],
+        output=[{"name": "each", "data_type": "TYPE_INT64", "dims": [-1]}],
+    )
+    return load(folder, described, backend)
+
+
+def ids(length: int) -> CallerRequest:
+    return CallerRequest(ids=np.ones((1, length), np.int64))
+
+
+def test_tokens_are_counted_on_the_metrics_page_with_and_without_padding(tmp_path: Path) -> None:
+    backend = Backend()
+    model = padded_tokens(tmp_path, backend)
+    counters = {name: family for name, (family,) in backend.MetricFamily.made.items()}
+    assert sorted(counters) == ["brim_padded_tokens_total", "brim_real_tokens_total"]
+    assert all(counter.labels["model"] == "m" for counter in counters.values())
+    model.execute([ids(3), ids(1)])
+    assert {name: counter.value for name, counter in counters.items()} == {
+        "brim_real_tokens_total": 4,
+        "brim_padded_tokens_total": 6,
+    }
+    model.execute([ids(2)])
+    assert [counters[name].value for name in sorted(counters)] == [8, 6]
+
+
+def test_a_model_without_padding_has_no_token_counters(tmp_path: Path) -> None:
+    doubler(tmp_path / "1" / "model.onnx")
+    backend = Backend()
+    load(tmp_path, config(), backend)
+    assert backend.MetricFamily.made == {}
+
+
+@pytest.mark.parametrize("broken_from", ["the start", "the first batch"])
+def test_a_server_that_counts_nothing_answers_all_the_same(
+    tmp_path: Path, broken_from: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no metrics here")
+
+    backend = Backend()
+    if broken_from == "the start":
+        backend.MetricFamily = refuse
+    model = padded_tokens(tmp_path, backend)
+    monkeypatch.setattr(Counter, "increment", refuse)
+    for _ in range(2):
+        (response,) = model.execute([ids(2)])
+        assert response.error is None
+    (warning,) = [line for line in backend.Logger.lines if line.startswith("warn")]
+    assert "tokens" in warning
+
+
+def test_an_answer_that_cannot_be_packed_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubler(tmp_path / "1" / "model.onnx")
+    backend = Backend()
+    model = load(tmp_path, config(), backend)
+
+    def pack(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+        if array[0, 0] == 4:
+            raise MemoryError("shared memory is full")
+        return Tensor(name, array)
+
+    monkeypatch.setattr(backend, "Tensor", pack, raising=False)
+    first, second, third = model.execute([CallerRequest(X=rows(value)) for value in (1, 2, 3)])
+    assert [first.tensors["Y"][0, 0], third.tensors["Y"][0, 0]] == [2, 6]
+    assert second.error.code == "internal" and "shared memory" not in second.error.message
 
 
 class Lengths:

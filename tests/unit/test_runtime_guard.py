@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -123,3 +124,59 @@ def test_large_finite_halves_are_no_false_alarm() -> None:
 def test_rules_for_an_input_that_does_not_exist_are_an_error() -> None:
     with pytest.raises(ValueError, match="'Y'"):
         guard(spec("X", "FP32", 4), rules={"Y": InputRules()})
+
+
+FORMS: tuple[dict[str, np.ndarray[Any, Any]], ...] = (
+    {"X": floats(1, 4), "W": floats(1, 4)},
+    {"X": floats(3, 4), "W": floats(3, 4)},
+    {"X": floats(100, 4), "W": floats(100, 4)},
+    {"X": floats(1, 4)},
+    {"X": floats(1, 4), "W": floats(1, 4), "Z": floats(1, 4)},
+    {"X": floats(1, 4), "Z": floats(1, 4)},
+    {"X": floats(0, 4), "W": floats(0, 4)},
+    {"X": floats(101, 4), "W": floats(101, 4)},
+    {"X": floats(1, 4), "W": floats(2, 4)},
+    {"X": floats(2, 4), "W": floats(1, 4)},
+    {"X": floats(1, 5), "W": floats(1, 5)},
+    {"X": floats(4), "W": floats(4)},
+    {"X": floats(1, 4, 1), "W": floats(1, 4, 1)},
+    {"X": np.array(0, np.float32), "W": np.array(0, np.float32)},
+    {"X": np.zeros((1, 4), np.float16), "W": floats(1, 4)},
+    {"X": np.zeros((1, 4), np.int16), "W": floats(1, 4)},
+    {"X": np.zeros((1, 4), np.bool_), "W": floats(1, 4)},
+    {"X": np.zeros((1, 4)), "W": np.zeros((1, 4))},
+    {"X": np.zeros((1, 4), ">f4"), "W": floats(1, 4)},
+    {"X": np.array([[b"a"] * 4], dtype=np.object_), "W": floats(1, 4)},
+)
+
+
+@pytest.mark.parametrize("batch", [*((form,) for form in FORMS), *itertools.permutations(FORMS, 2)])
+def test_one_look_at_all_requests_lets_pass_what_a_look_at_each_does(batch: tuple[dict[str, Any], ...]) -> None:
+    stacked = TWO.stack(batch)
+    assert (stacked is None) == any(TWO.check_form(request) for request in batch)
+    if stacked:
+        assert stacked.sizes == [len(request["X"]) for request in batch]
+        for name, column in stacked.columns.items():
+            assert np.array_equal(column, np.concatenate([request[name] for request in batch]))
+
+
+def test_the_joined_rows_are_those_of_each_request_in_order() -> None:
+    stacked = X.stack([{"X": floats(2, 4) + 1}, {"X": floats(1, 4) + 2}, {"X": floats(1, 4) + 3}])
+    assert stacked is not None
+    assert (stacked.sizes, stacked.columns["X"][:, 0].tolist()) == ([2, 1, 1], [1, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("checks", "request_"),
+    [
+        (IDS, {"IDS": longs([1]), "MASK": longs([1])}),
+        (TEXT, {"S": texts(b"abc")}),
+        (FLAGS, {"M": np.zeros((1, 4), np.bool_)}),
+        (PIXELS, {"P": floats(1, 2, 3)}),
+    ],
+)
+def test_where_type_and_shape_do_not_settle_the_form_each_request_is_looked_at(
+    checks: Guard, request_: dict[str, Any]
+) -> None:
+    assert checks.check_form(request_) is None
+    assert checks.stack([request_]) is None

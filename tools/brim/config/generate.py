@@ -1,13 +1,15 @@
 """From a service to Triton's configuration: one ModelConfig message a profile, never string pasting.
 
 Profiles are Triton's own mechanism (``--model-config-name``): ``config.pbtxt`` is the default and runs anywhere, through
-the python backend that hosts ONNX Runtime; ``configs/onnx-gpu.pbtxt`` and ``configs/tensorrt.pbtxt`` use native backends.
+the python backend that hosts ONNX Runtime. ``configs/onnx-gpu.pbtxt`` and ``configs/tensorrt.pbtxt`` are two models: under
+the service's own name a front in the python backend, which takes the requests and forms the batches, and behind it
+``NAME-native``, which runs whole batches on the native backend (``brim.runtime.front``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +20,12 @@ from brim.units import ms_to_us
 
 ADAPTER_PARAMETER = "brim"
 """Name of the configuration parameter that carries the adapter's settings, as JSON."""
+NATIVE_SUFFIX = "-native"
+"""Ends the name of the model behind the front. No service's name has a hyphen, so the two cannot collide."""
+VALID_OUTPUT = "valid"
+"""Output of the guarded graph that tells which rows it could take, unless the service has a tensor of that name."""
+MODEL_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan"}
+"""File of each native backend, in the version folder."""
 WARMUP_VARIABLE_SIZE = 16
 """Size that a variable dimension takes in warm-up data: one typical size is enough to warm."""
 
@@ -42,7 +50,7 @@ def graph_tensors(service: Service) -> tuple[Sequence[Tensor], Sequence[Tensor]]
 
 
 def _in_graph(tensor: Tensor) -> Tensor:
-    return tensor.model_copy(update={"name": tensor.graph_name or tensor.name})
+    return Tensor(name=tensor.graph_name or tensor.name, dtype=tensor.dtype, shape=tensor.shape)
 
 
 def may_be_absent(tensor: Tensor) -> bool:
@@ -50,18 +58,79 @@ def may_be_absent(tensor: Tensor) -> bool:
     return isinstance(tensor, InputTensor) and tensor.optional
 
 
+def native_name(service: Service) -> str:
+    """Name of the model behind the front of the native profiles."""
+    return service.name + NATIVE_SUFFIX
+
+
+def valid_output(names: Iterable[str]) -> str:
+    """What the guarded graph calls its row mask: a name that none of the service's tensors (``names``) has."""
+    taken, name, number = set(names), VALID_OUTPUT, 1
+    while name in taken:
+        number += 1
+        name = f"{VALID_OUTPUT}_{number}"
+    return name
+
+
+def tensor_names(service: Service) -> list[str]:
+    """Every name that a tensor of the service has, for callers or in the graph."""
+    tensors: list[Tensor] = [*service.inputs, *service.outputs, *service.model.graph_inputs]
+    return [name for tensor in tensors for name in (tensor.name, tensor.graph_name) if name]
+
+
+def models_of(service: Service, profile: Profile) -> list[str]:
+    """The models that serve the service under a profile, in the order in which to load them; the last has its name."""
+    return list(model_configs(service, profile))
+
+
+def model_configs(service: Service, profile: Profile) -> dict[str, pb.ModelConfig]:
+    """The configurations of ``models_of``, by model."""
+    configs = [model_config(service, profile)]
+    if profile is not Profile.DEFAULT:
+        configs.insert(0, native_config(service, profile))
+    return {config.name: config for config in configs}
+
+
 def model_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.ModelConfig:
-    """The configuration of a service under one profile."""
-    config = pb.ModelConfig(name=service.name, max_batch_size=service.max_batch_size)
-    inputs: Sequence[Tensor] = service.inputs
-    outputs: Sequence[Tensor] = service.outputs
+    """The configuration of the model that callers ask: it takes and batches requests under every profile.
+
+    In front of a native backend it has no warm-up: that would call a model which Triton may not have loaded yet. The
+    model behind has its own, and the front itself is warmed by the canary that readiness waits for.
+    """
+    config = _config(service, service.name, "python", service.inputs, service.outputs)
+    for tensor, output in zip(config.output, service.outputs, strict=True):
+        tensor.label_filename = output.labels or ""
     if profile is Profile.DEFAULT:
-        config.backend = "python"
-        config.parameters[ADAPTER_PARAMETER].string_value = json.dumps(adapter_settings(service), sort_keys=True)
+        for group in service.instances:
+            _add_instances(config, group.count, group.kind, group.gpus)
     else:
-        config.backend = "onnxruntime" if profile is Profile.ONNX_GPU else "tensorrt"
-        config.default_model_filename = "model.onnx" if profile is Profile.ONNX_GPU else "model.plan"
-        inputs, outputs = graph_tensors(service)
+        # One for each instance behind it: a front waits while its batch runs.
+        _add_instances(config, sum(group.count * max(1, len(group.gpus)) for group in service.instances), Kind.CPU)
+    settings = adapter_settings(service, profile)
+    config.parameters[ADAPTER_PARAMETER].string_value = json.dumps(settings, sort_keys=True)
+    config.dynamic_batching.CopyFrom(dynamic_batching(service.batching))
+    if profile is Profile.DEFAULT:
+        _warm(config, service, service.inputs)
+    return config
+
+
+def native_config(service: Service, profile: Profile) -> pb.ModelConfig:
+    """The model behind the front: the guarded graph on a native backend. It has no batcher, since whole batches come."""
+    backend = "onnxruntime" if profile is Profile.ONNX_GPU else "tensorrt"
+    inputs, outputs = graph_tensors(service)
+    config = _config(service, native_name(service), backend, inputs, outputs)
+    config.default_model_filename = MODEL_FILES[backend]
+    config.output.add(name=valid_output(tensor_names(service)), data_type=pb.TYPE_FP32, dims=[1])
+    for group in service.instances:
+        _add_instances(config, group.count, Kind.GPU, group.gpus)
+    _warm(config, service, inputs)
+    return config
+
+
+def _config(
+    service: Service, name: str, backend: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> pb.ModelConfig:
+    config = pb.ModelConfig(name=name, backend=backend, max_batch_size=service.max_batch_size)
     for tensor in inputs:
         config.input.add(
             name=tensor.name,
@@ -69,22 +138,18 @@ def model_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.Mod
             dims=tensor.shape,
             optional=may_be_absent(tensor),
         )
-    for tensor, output in zip(outputs, service.outputs, strict=True):
-        config.output.add(
-            name=tensor.name,
-            data_type=triton_type(tensor.dtype),
-            dims=tensor.shape,
-            label_filename=output.labels or "",
-        )
-    for group in service.instances:
-        kind = group.kind if profile is Profile.DEFAULT else Kind.GPU
-        config.instance_group.add(
-            count=group.count, kind=pb.ModelInstanceGroup.Kind.Value(f"KIND_{kind.value}"), gpus=group.gpus
-        )
-    config.dynamic_batching.CopyFrom(dynamic_batching(service.batching))
+    for tensor in outputs:
+        config.output.add(name=tensor.name, data_type=triton_type(tensor.dtype), dims=tensor.shape)
+    return config
+
+
+def _add_instances(config: pb.ModelConfig, count: int, kind: Kind, gpus: Sequence[int] = ()) -> None:
+    config.instance_group.add(count=count, kind=pb.ModelInstanceGroup.Kind.Value(f"KIND_{kind.value}"), gpus=gpus)
+
+
+def _warm(config: pb.ModelConfig, service: Service, inputs: Sequence[Tensor]) -> None:
     for rows in sorted({1, *service.batching.preferred, service.max_batch_size}):
         config.model_warmup.append(_warmup(rows, inputs))
-    return config
 
 
 def dynamic_batching(batching: Batching) -> pb.ModelDynamicBatching:
@@ -124,8 +189,11 @@ def _warmup(rows: int, inputs: Sequence[Tensor]) -> pb.ModelWarmup:
     return warmup
 
 
-def adapter_settings(service: Service) -> dict[str, Any]:
+def adapter_settings(service: Service, profile: Profile = Profile.DEFAULT) -> dict[str, Any]:
     """Settings of the adapter, without what it would assume anyway."""
+    native = None
+    if profile is not Profile.DEFAULT:
+        native = {"model": native_name(service), "valid": valid_output(tensor_names(service))}
     guard: dict[str, Any] = {}
     for tensor in service.inputs:
         rules = {
@@ -142,7 +210,8 @@ def adapter_settings(service: Service) -> dict[str, Any]:
         "guard": guard,
         "inputs": {tensor.name: tensor.graph_name for tensor in service.inputs if tensor.graph_name},
         "outputs": {tensor.name: tensor.graph_name for tensor in service.outputs if tensor.graph_name},
-        "threads": service.runtime.threads,
+        "native": native,
+        "threads": None if native else service.runtime.threads,
         "longest_tokens": service.runtime.longest_tokens,
         "padding": service.runtime.padding.model_dump(exclude_defaults=True) if service.runtime.padding else None,
     }

@@ -12,21 +12,24 @@ import json
 import secrets
 import traceback
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from brim.errors import BrimError, InputError
 from brim.runtime.batch import BatchRuntime, Planner, RuntimeStats
 from brim.runtime.binding import graph_names, guard_rules, read_contract
-from brim.runtime.contract import Array
+from brim.runtime.contract import Array, Request
+from brim.runtime.front import NativeModel
 from brim.runtime.guard import Guard
-from brim.runtime.outcome import Answer, Failure, Outcome, Refusal
+from brim.runtime.outcome import Answer, Failure, Outage, Outcome, Refusal
 from brim.runtime.padding import CPU_COST, GPU_COST, PaddingCost
 from brim.runtime.preparation import Preparation, Surroundings
-from brim.runtime.record import read_record
+from brim.runtime.record import RECORD_FILE, read_graph, read_record
 from brim.runtime.session import CPU_PROVIDER, Device, OnnxSession, cores
 from brim.runtime.settings import Settings, read_settings
 from brim.runtime.text import FIELDS, Tokenisation
+from brim.runtime.token_counters import TokenCounters
 
 CANCEL_CHECK_PAYS_US = 500
 """Model time of a row from which callers are asked for. ``is_cancelled()`` is a round trip to the server process, 42 us a
@@ -38,8 +41,12 @@ class PythonBackend(Protocol):
 
     Tensor: Any
     InferenceResponse: Any
+    InferenceRequest: Any
+    PreferredMemory: Any
+    TRITONSERVER_MEMORY_CPU: Any
     TritonError: Any
     Logger: Any
+    MetricFamily: Any
 
 
 class OnnxModel:
@@ -69,8 +76,13 @@ class OnnxModel:
             gpu=int(args.get("model_instance_device_id", "0")) if args.get("model_instance_kind") == "GPU" else None,
             threads=settings.threads or max(1, cores() // instances),
         )
-        path = folder / settings.model_file
-        session = OnnxSession(path, device, remedy=remedy, warn=self._warn)
+        session: OnnxSession | NativeModel
+        if settings.native is None:
+            path = folder / settings.model_file
+            session = OnnxSession(path, device, remedy=remedy, warn=self._warn)
+        else:
+            path = folder / RECORD_FILE
+            session = NativeModel(settings.native, read_graph(folder, remedy), self._backend, remedy=remedy)
         record = read_record(folder, remedy)
         preparation = _preparation(
             settings, Surroundings(folder, contract, tuple(session.inputs), settings.longest_tokens, record, remedy)
@@ -84,11 +96,19 @@ class OnnxModel:
                 f"pads names {strange}, the inputs of {path} are {sorted(session.inputs)}",
                 hint="use the graph's own input names in the parameter `brim` of config.pbtxt",
             )
-        wanted = list(dict.fromkeys(from_graph.values()))
+        valid = settings.native.valid if settings.native else None
+        if valid in from_graph:
+            raise InputError(
+                f"native.valid is {valid}, which is an output of the configuration, too",
+                hint="`brim config --write` chooses a name that is free",
+            )
+        # Under its own name, the mask is one more output of every run.
+        kept = from_graph if valid is None else {**from_graph, valid: valid}
+        wanted = list(dict.fromkeys(kept.values()))
 
         def run_rows(inputs: dict[str, Array]) -> dict[str, Array]:
             results = session.run(wanted, {to_graph.get(name, name): array for name, array in inputs.items()})
-            return {name: results[graph_name] for name, graph_name in from_graph.items()}
+            return {name: results[graph_name] for name, graph_name in kept.items()}
 
         padded_inputs = {name: pads[graph] for name, graph in to_graph.items() if graph in pads}
         trim = {spec.name for spec in contract.outputs if pads and spec.shape[:1] == (-1,)}
@@ -109,12 +129,13 @@ class OnnxModel:
             ),
             prepare=preparation,
             prepared_names=tuple(session.inputs),
+            valid=valid,
             log=self._error,
         )
         self._check_cancelled = settings.check_cancelled
-        self._info(
-            f"{path.name} on {session.provider}, {device.threads} threads, at most {contract.max_rows} rows a run"
-        )
+        self._counters = self._token_counters(args["model_version"]) if pads else None
+        where = f"{path.name} on {session.provider}, {device.threads} threads"
+        self._info(f"{where if settings.native is None else session.provider}, at most {contract.max_rows} rows a run")
 
     @property
     def stats(self) -> RuntimeStats:
@@ -128,19 +149,46 @@ class OnnxModel:
                 cancelled = [request.is_cancelled() for request in requests]
                 if any(cancelled):
                     return self._execute_some(requests, cancelled)
-            return [self._response(outcome) for outcome in self._outcomes(requests)]
+            return self._pack(self._run(requests))
         except Exception:  # noqa: BLE001 - the last line of defence: a fault of ours must not put a traceback into answers
             return [self._response(self._unexpected()) for _ in requests]
 
-    def _outcomes(self, requests: Sequence[Any]) -> list[Outcome]:
-        return self._runtime.execute(
-            [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
-        )
+    def _run(self, requests: Sequence[Any]) -> list[Outcome]:
+        outcomes = self._runtime.execute(self._read(requests))
+        if self._counters is not None:
+            try:
+                self._counters.update(self.stats.padding)
+            except Exception:  # noqa: BLE001 - answers do not depend on metrics
+                self._counters = None
+                self._warn(f"no more counts of tokens: {traceback.format_exc()}")
+        return outcomes
+
+    def _token_counters(self, version: str) -> TokenCounters | None:
+        try:
+            return TokenCounters(self._backend, self._name, version)
+        except Exception:  # noqa: BLE001 - a server without metrics serves all the same
+            self._warn(f"tokens are not counted on the metrics page: {traceback.format_exc()}")
+            return None
+
+    def _read(self, requests: Sequence[Any]) -> list[Request]:
+        return [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+
+    def _pack(self, outcomes: Sequence[Outcome]) -> list[Any]:
+        respond, tensor = self._backend.InferenceResponse, self._backend.Tensor
+        try:
+            return [
+                respond(list(starmap(tensor, outcome.outputs.items())))
+                if isinstance(outcome, Answer)
+                else self._response(outcome)
+                for outcome in outcomes
+            ]
+        except Exception:  # noqa: BLE001 - one answer that cannot be packed is not the neighbours' fault
+            return [self._response(outcome) for outcome in outcomes]
 
     def _execute_some(self, requests: Sequence[Any], cancelled: Sequence[bool]) -> list[Any]:
         waiting = [request for request, gone in zip(requests, cancelled, strict=True) if not gone]
-        outcomes = iter(self._outcomes(waiting))
-        return [self._cancelled() if gone else self._response(next(outcomes)) for gone in cancelled]
+        responses = iter(self._pack(self._run(waiting)))
+        return [self._cancelled() if gone else next(responses) for gone in cancelled]
 
     def _asks_for_cancelled(self) -> bool:
         if self._check_cancelled is not None:
@@ -165,7 +213,8 @@ class OnnxModel:
             except Exception:  # noqa: BLE001 - one answer that cannot be packed is not the neighbours' fault
                 outcome = self._unexpected()
         error = backend.TritonError
-        code = error.INVALID_ARG if isinstance(outcome, Refusal) else error.INTERNAL
+        down = error.UNAVAILABLE if isinstance(outcome, Outage) else error.INTERNAL
+        code = error.INVALID_ARG if isinstance(outcome, Refusal) else down
         return backend.InferenceResponse(error=error(str(outcome), code))
 
     def _cancelled(self) -> Any:

@@ -19,14 +19,15 @@ import numpy.typing as npt
 from brim.runtime.columns import Columns, RowIds, stack_requests
 from brim.runtime.contract import Array, Contract, Request
 from brim.runtime.guard import Guard
-from brim.runtime.isolate import RunFailed, bisect
-from brim.runtime.outcome import Answer, Failure, Outcome, Reason, Refusal
+from brim.runtime.isolate import RunFailed, Unavailable, bisect
+from brim.runtime.outcome import Answer, Failure, Outage, Outcome, Reason, Refusal
 from brim.runtime.outputs import Scatter, Tensors, check_output
 from brim.runtime.padding import PaddingCost, PaddingStats, cut
+from brim.runtime.row_mask import refusals_for, valid_rows
 
 ModelFunction: TypeAlias = Callable[[dict[str, Array]], Tensors]
 """Runs rows: inputs ``{name: [rows, ...]}`` to outputs ``{name: [rows, ...]}``. Must not write into its inputs, and must
-return arrays that a later run leaves alone."""
+return arrays that a later run leaves alone. What it raises is taken for the fault of some of the rows, but ``Unavailable``."""
 PreparedRow: TypeAlias = Mapping[str, Array]
 """Model inputs of one row, without the batch axis."""
 Prepare: TypeAlias = Callable[[Sequence[Request]], Sequence[Sequence[PreparedRow] | Refusal]]
@@ -91,6 +92,7 @@ class BatchRuntime:
         *,
         prepare: Prepare | None = None,
         prepared_names: Sequence[str] = (),
+        valid: str | None = None,
         log: Callable[[str], None] = lambda text: None,
         new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
     ) -> None:
@@ -103,6 +105,7 @@ class BatchRuntime:
             planner: which rows share a run; by default rows in order of arrival.
             prepare: makes the model's inputs of a request; by default the request's own tensors are the model's.
             prepared_names: the model's inputs that ``prepare`` makes.
+            valid: a further output of ``run_rows`` that tells which rows the model could take; the others are refused.
             log: where the details of a failure go (the server's log).
             new_incident: makes the id that ties a caller's message to the log.
         """
@@ -113,16 +116,33 @@ class BatchRuntime:
             )
         self.stats = RuntimeStats()
         self._contract = contract
+        self._outputs = tuple(spec.name for spec in contract.outputs)
         self._guard = guard
         self._run_rows = run_rows
         self._planner = planner
         self._prepare = prepare
         self._prepared_names = tuple(prepared_names)
+        self._valid = valid
         self._log = log
         self._new_incident = new_incident
 
     def execute(self, requests: Sequence[Request]) -> list[Outcome]:
         """The outcome of each request, in the order of ``requests``. What the model function raises stays inside."""
+        self.stats.requests += len(requests)
+        outcomes = self._execute_together(requests)
+        if outcomes is None:
+            outcomes = self._execute_accepted(requests)
+        return outcomes
+
+    def _execute_together(self, requests: Sequence[Request]) -> list[Outcome] | None:
+        """The outcomes when nothing is wrong with any request, which one look at all of them shows; else None."""
+        stacked = self._guard.stack(requests) if self._prepare is None else None
+        if stacked is None or not all(self._guard.values_ok(*column) for column in stacked.columns.items()):
+            return None
+        return self._run(stacked.sizes, Columns(sum(stacked.sizes), stacked.columns, self._planner.pads))
+
+    def _execute_accepted(self, requests: Sequence[Request]) -> list[Outcome]:
+        """The outcomes when some requests may have to be refused, or their inputs are made first."""
         outcomes: list[Outcome | None] = [self._guard.check_form(request) for request in requests]
         accepted = [number for number, refusal in enumerate(outcomes) if refusal is None]
         if accepted:
@@ -133,7 +153,6 @@ class BatchRuntime:
                     outcomes[number] = refusal
                 accepted = [number for number in accepted if number not in refused]
                 stacked = self._stack(requests, accepted) if accepted else {}
-        self.stats.requests += len(requests)
         self.stats.refused += len(requests) - len(accepted)
         if accepted:
             sizes = [len(requests[number][self._contract.inputs[0].name]) for number in accepted]
@@ -144,7 +163,6 @@ class BatchRuntime:
                 answers = self._prepare_and_run([requests[number] for number in accepted], sizes, self._prepare)
             for number, answer in zip(accepted, answers, strict=True):
                 outcomes[number] = answer
-        self.stats.failed += sum(isinstance(outcome, Failure) for outcome in outcomes)
         return cast(list[Outcome], outcomes)
 
     def _stack(self, requests: Sequence[Request], accepted: Sequence[int]) -> dict[str, Array | list[Array]]:
@@ -176,6 +194,7 @@ class BatchRuntime:
                 outcomes[number] = self._failure(
                     RunFailed(f"of {size} rows the preparation made {[_described(row) for row in item]}")
                 )
+                self.stats.failed += 1
             else:
                 ready.append(number)
                 rows += item
@@ -211,7 +230,7 @@ class BatchRuntime:
         """The outcome of each request; request k owns the ``sizes[k]`` rows after those of the requests before it."""
         lengths = columns.lengths
         placed: list[tuple[RowIds, Tensors]] = []
-        failures: dict[int, Failure] = {}
+        failures: dict[int, Failure | Refusal] = {}
         owners = _Owners(sizes)
 
         def keep(rows: RowIds) -> RowIds:
@@ -221,13 +240,31 @@ class BatchRuntime:
             runs_before = self.stats.runs
             for rows, result in bisect(planned, lambda part: self._run_once(columns, lengths, part), keep):
                 if isinstance(result, RunFailed):
-                    failures |= dict.fromkeys(owners.of(rows).tolist(), self._failure(result))
+                    failure = self._failure(result)
+                    if isinstance(failure, Outage):
+                        # No run would fare better: whoever has no answer yet gets this one, and nothing more is run.
+                        rows = np.setdiff1d(columns.everyone, [row for ids, _ in placed for row in ids])
+                    failures = {**dict.fromkeys(owners.of(rows).tolist(), failure), **failures}
                 else:
                     placed.append((rows, result))
+                    if self._valid is not None:
+                        failures |= refusals_for(rows[~valid_rows(self._valid, result, len(rows))], sizes)
             self.stats.extra_runs += max(0, self.stats.runs - runs_before - 1)
         self.stats.rows += columns.rows
-        names = [spec.name for spec in self._contract.outputs]
-        scatter = Scatter(names, columns.everyone, placed, self._planner.trim, lengths)
+        return self._deal(
+            sizes, Scatter(self._outputs, columns.everyone, placed, self._planner.trim, lengths), failures
+        )
+
+    def _deal(self, sizes: Sequence[int], scatter: Scatter, failures: Mapping[int, Failure | Refusal]) -> list[Outcome]:
+        refused = sum(isinstance(failure, Refusal) for failure in failures.values())
+        self.stats.refused += refused
+        self.stats.failed += len(failures) - refused
+        if not failures:
+            try:
+                return [Answer(outputs) for outputs in scatter.all(sizes)]
+            except RunFailed:
+                # Of a request whose rows have no common shape; which one shows when each is looked at.
+                pass
         outcomes: list[Outcome] = []
         first = 0
         for position, size in enumerate(sizes):
@@ -238,6 +275,7 @@ class BatchRuntime:
                     outcomes.append(Answer(scatter.outputs(first, size)))
                 except RunFailed as failed:
                     outcomes.append(self._failure(failed))
+                    self.stats.failed += 1
             first += size
         return outcomes
 
@@ -255,18 +293,21 @@ class BatchRuntime:
             raise
         except BaseException as error:
             # SystemExit and panics of extensions too: on their way out of the backend they would fail every neighbour.
-            raise RunFailed("the model function raised") from error
+            raise RunFailed("the model function raised", hopeless=isinstance(error, Unavailable)) from error
         finally:
             self.stats.model_us += (time.perf_counter_ns() - started) / 1_000
         for spec in self._contract.outputs:
             check_output(spec, outputs, len(rows), longest if spec.name in self._planner.trim else None)
+        if self._valid is not None:
+            valid_rows(self._valid, outputs, len(rows))
         return outputs
 
     def _failure(self, failed: RunFailed) -> Failure:
         incident = self._new_incident()
         detail = "".join(traceback.format_exception(failed.__cause__)) if failed.__cause__ else ""
         self._log(f"incident {incident}: {failed}\n{detail[-_LOG_LIMIT:]}".rstrip())
-        return Failure(incident)
+        cause = failed.__cause__
+        return Outage(incident, str(cause)) if isinstance(cause, Unavailable) else Failure(incident)
 
 
 def _described(row: PreparedRow) -> dict[str, object]:

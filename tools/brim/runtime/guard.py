@@ -4,9 +4,9 @@ What Triton lets through and then hurts neighbours is refused here with the call
 shape on the wire that lies, an index outside a table, NaN and infinity, BOOL bytes other than 0 and 1 (numpy and ONNX
 Runtime read them differently), oversized or undecodable text.
 
-A request is checked in two steps. The form (names, types, shapes, sizes) is looked at request by request. The values
-are looked at once for the whole batch, since a hundred small numpy calls cost more than a small model; only rows that
-this finds are looked at again, alone, so that the message speaks of their own request.
+A request is checked in two steps, form (names, types, shapes, sizes) and values, each once for the whole batch, since a
+hundred small numpy calls cost more than a small model. Only when that finds something are requests looked at one by one,
+so that the message speaks of their own request.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,13 @@ class InputRules:
 
 
 _DEFAULT_RULES = InputRules()
+
+
+class Stacked(NamedTuple):
+    """Requests joined: the rows of each, in order, and for each input the rows of all, ``[rows, ...]``."""
+
+    sizes: list[int]
+    columns: dict[str, Array]
 
 
 class Guard:
@@ -88,29 +96,31 @@ class Guard:
         """Everything, for one request. ``None`` means that it may share a batch."""
         return self.check_form(request) or self.check_values(request)
 
+    def stack(self, requests: Sequence[Request]) -> Stacked | None:
+        """All requests as one tensor an input, when that is a way to see that the form of every one of them is right.
+
+        Arrays are joined only when their types are the same and their shapes agree but for the rows, so what is left to
+        look at is one type, one row shape and the row counts. ``None`` says nothing about any request: a form is wrong,
+        or type and shape do not settle it; ``check_form`` tells.
+        """
+        if not self._all_quick or set(map(len, requests)) != {len(self._quick)}:
+            return None
+        sizes: list[int] = []
+        columns: dict[str, Array] = {}
+        try:
+            for name, dtype, row_shape in self._quick:
+                arrays = [request[name] for request in requests]
+                column = np.concatenate(arrays, dtype=dtype, casting="no")
+                rows = [len(array) for array in arrays]
+                if column.shape[1:] != row_shape or (sizes and rows != sizes):
+                    return None
+                sizes, columns[name] = rows, column
+        except (KeyError, TypeError, ValueError):
+            return None
+        return Stacked(sizes, columns) if min(sizes) >= 1 and max(sizes) <= self._max_rows else None
+
     def check_form(self, request: Request) -> Refusal | None:
         """Names, types, shapes, row counts, sizes, and whatever can only be read element by element (BYTES, BOOL)."""
-        if self._all_quick and self._quick_form(request):
-            return None
-        return self._slow_form(request)
-
-    def _quick_form(self, request: Request) -> bool:
-        if len(request) != len(self._quick):
-            return False
-        rows = 0
-        for name, dtype, row_shape in self._quick:
-            array = request.get(name)
-            if array is None or array.dtype != dtype:
-                return False
-            shape = array.shape
-            if shape[1:] != row_shape or not shape or (rows and shape[0] != rows):
-                return False
-            rows = shape[0]
-            if not 1 <= rows <= self._max_rows:
-                return False
-        return True
-
-    def _slow_form(self, request: Request) -> Refusal | None:
         known = {spec.name for spec, _ in self._specs}
         for name in request:
             if name not in known:

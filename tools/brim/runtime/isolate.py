@@ -19,6 +19,10 @@ class RunFailed(Exception):
         self.hopeless = hopeless
 
 
+class Unavailable(Exception):
+    """Raised by a model function when no run can work now, whatever the rows. Its text is shown to callers."""
+
+
 def bisect(
     rows: RowIds, run: Callable[[RowIds], Result], keep: Callable[[RowIds], RowIds]
 ) -> Iterator[tuple[RowIds, Result | RunFailed]]:

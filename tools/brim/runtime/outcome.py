@@ -61,4 +61,15 @@ class Failure:
         return f"the model failed on this request (incident {self.incident}); the server's log has the details"
 
 
+@dataclass(frozen=True, slots=True)
+class Outage(Failure):
+    """No request can be answered now. ``message`` says what is missing, in words that fit every caller."""
+
+    message: str
+
+    def __str__(self) -> str:
+        """What the caller reads."""
+        return f"{self.message} (incident {self.incident}); the server's log has the details"
+
+
 Outcome: TypeAlias = Answer | Refusal | Failure

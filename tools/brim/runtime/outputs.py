@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
@@ -69,6 +70,24 @@ class Scatter:
                 home[rows] = number
                 place[rows] = np.arange(len(rows))
             self._home, self._place = home.tolist(), place.tolist()
+
+    def all(self, sizes: Sequence[int]) -> list[dict[str, Array]]:
+        """The outputs of consecutive requests of so many rows each, together all the rows.
+
+        Raises:
+            RunFailed: rows of one of the requests came back in different shapes.
+        """
+        ends = list(accumulate(sizes))
+        if self._whole is None:
+            return [self.outputs(end - size, size) for end, size in zip(ends, sizes, strict=True)]
+        if len(self._names) == 1:
+            (name,) = self._names
+            whole = self._whole[name]
+            return [{name: whole[end - size : end]} for end, size in zip(ends, sizes, strict=True)]
+        return [
+            {name: self._whole[name][end - size : end] for name in self._names}
+            for end, size in zip(ends, sizes, strict=True)
+        ]
 
     def outputs(self, first: int, count: int) -> dict[str, Array]:
         """The outputs of the rows ``first .. first + count - 1``, each of which must have a result.

@@ -16,6 +16,10 @@ Every key is optional, and so is the parameter. Unknown keys are refused, all fa
       "inputs": {"IMAGE": "image"},            Triton name -> graph name; default: the same name, or the only one
       "outputs": {"EMBEDDING": "sentence_embedding"},
       "model_file": "model.onnx",              in the version folder
+      "native": {                              run batches on another model of the same server (``brim.runtime.front``)
+        "model": "NAME-native",                its name
+        "valid": "valid"                       its output that tells which rows it could take; default: it has none
+      },
       "threads": 2,                            ONNX Runtime intra-op threads; default (0): the cores, shared by the instances
       "longest_tokens": 512,                   text: where it is cut, special tokens included, unless the model ends earlier
       "padding": {                             cost of a run; default by the kind of instance (``brim.runtime.padding``)
@@ -69,6 +73,13 @@ class PaddingSettings(_Part):
     max_tokens: int = Field(default=0, ge=0)
 
 
+class NativeSettings(_Part):
+    """The model behind a front."""
+
+    model: str = Field(pattern=r"^[^/\\\x00-\x1f\x7f]+$")
+    valid: str | None = Field(default=None, min_length=1)
+
+
 class Settings(_Part):
     """Everything that the parameter may hold."""
 
@@ -77,6 +88,7 @@ class Settings(_Part):
     inputs: dict[str, str] = Field(default_factory=dict)
     outputs: dict[str, str] = Field(default_factory=dict)
     model_file: str = Field(default="model.onnx", pattern=r"^[^/\\]+$")
+    native: NativeSettings | None = None
     threads: int = Field(default=0, ge=0, le=256)
     longest_tokens: int = Field(default=512, ge=2)
     padding: PaddingSettings | None = None

@@ -8,10 +8,10 @@ import typer
 
 from brim.cli.app import JsonFlag
 from brim.cli.output import put, put_answer, say
-from brim.config.files import config_path, config_text, differences, write_configs
-from brim.config.generate import Profile
+from brim.config.files import config_path, config_texts, differences, write_configs
+from brim.config.generate import Profile, models_of
 from brim.errors import InputError
-from brim.paths import find_project
+from brim.paths import Project, find_project
 from brim.service.load import find_services
 
 
@@ -59,10 +59,18 @@ def config(
             f"{len(services)} services, and one is printed at a time",
             hint="name one, or use --write or --check for all",
         )
-    text = config_text(services[0], profile or Profile.DEFAULT)
+    chosen = profile or Profile.DEFAULT
+    *behind, (_, text) = config_texts(services[0], chosen).items()
+    files = {model: _shown(project, model, chosen) for model in models_of(services[0], chosen)}
     if as_json:
-        path = config_path(project.model_repository, services[0], profile or Profile.DEFAULT)
-        put_answer("config", {"file": str(path.relative_to(project.root)), "text": text})
-    else:
-        put(text)
+        inner = [{"file": files[model], "text": inside} for model, inside in behind]
+        put_answer("config", {"file": files[services[0].name], "text": text, "behind": inner})
+        return 0
+    put(text)
+    for model, _ in behind:
+        say(f"{model} runs its batches: {files[model]} (--write writes both, --json shows both)")
     return 0
+
+
+def _shown(project: Project, model: str, profile: Profile) -> str:
+    return str(config_path(project.model_repository, model, profile).relative_to(project.root))
