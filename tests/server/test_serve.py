@@ -150,8 +150,8 @@ def test_killed_outright_takes_the_server_along(project: Project) -> None:
     assert trace_of(prefix) == []
 
 
-def test_server_that_dies_is_an_error(project: Project) -> None:
-    with serving(project) as (child, ready):
+def test_server_that_dies_is_an_error_where_nobody_heals_it(project: Project) -> None:
+    with serving(project, "--no-supervise") as (child, ready):
         prefix = prefix_of(ready["pid"])
         psutil.Process(ready["pid"]).kill()
         out, _ = child.communicate(timeout=PATIENCE_S)
@@ -159,6 +159,53 @@ def test_server_that_dies_is_an_error(project: Project) -> None:
     # The error shape on stdout, since --json was given.
     assert "tritonserver ended" in json.loads(out)["error"]["message"]
     assert trace_of(prefix) == []
+
+
+def prefixes_of(owner: int) -> str:
+    """What the prefixes of all servers that a process has started begin with."""
+    return f"brim_{owner}_"
+
+
+def test_dead_stub_is_healed_in_one_line_on_stderr(project: Project) -> None:
+    with serving(project) as (child, ready):
+        (stub,) = [one for one in psutil.Process(ready["pid"]).children() if "stub" in one.name()]
+        stub.kill()
+        assert child.stderr is not None
+        for line in child.stderr:
+            if line.startswith("supervision:"):
+                break
+        assert "doubler: dead stub: model loaded anew after" in line
+        assert f"stub process {stub.pid} has died" in line
+        client = triton_http.InferenceServerClient(ready["http"])
+        x = np.ones((1, 4), np.float32)
+        np.testing.assert_array_equal(client.infer("doubler", infer_inputs({"X": x})).as_numpy("Y"), 2 * x)
+        client.close()
+        child.send_signal(signal.SIGTERM)
+        out, _ = child.communicate(timeout=PATIENCE_S)
+        assert out == "", "one line on stdout and no more"
+    assert child.returncode == 0
+    assert until_gone(prefixes_of(child.pid)) == []
+
+
+def test_signal_in_the_middle_of_a_heal_leaves_nothing(tmp_path: Path) -> None:
+    slow = "import time\n" + MODEL.replace(
+        "    def execute", "    def initialize(self, args):\n        time.sleep(2)\n\n    def execute"
+    )
+    project = make_project(tmp_path, model=slow)
+    with serving(project) as (child, ready):
+        server = psutil.Process(ready["pid"])
+        server.send_signal(signal.SIGSEGV)
+        deadline = time.monotonic() + PATIENCE_S
+        # The next server has been started, and its model still loads.
+        while not (again := [one for one in psutil.Process(child.pid).children() if one.pid != server.pid]):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        child.send_signal(signal.SIGTERM)
+        child.wait(PATIENCE_S)
+        assert all(not one.is_running() for one in again)
+    assert child.returncode == 0
+    assert trace_of(prefixes_of(child.pid)) == []
+    assert list(leftovers.notes_folder().glob(f"{prefixes_of(child.pid)}*")) == []
 
 
 def test_two_servers_at_once_do_not_touch_each_other(project: Project) -> None:

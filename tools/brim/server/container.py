@@ -7,13 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from brim.errors import MissingTool, ServerFailed
-from brim.server.canary import Tensors, wait_ready
-from brim.server.embedded import ServerOptions
-from brim.server.endpoint import Endpoint
+from brim.errors import MissingTool
+from brim.server.canary import Tensors
+from brim.server.child import ChildServer
+from brim.server.options import ServerOptions
 from brim.server.ports import choose_ports
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
@@ -81,7 +80,7 @@ def require_engine() -> None:
         )
 
 
-class ContainerServer:
+class ContainerServer(ChildServer):
     """A tritonserver in a container for as long as the ``with`` block lives."""
 
     def __init__(
@@ -97,39 +96,23 @@ class ContainerServer:
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Nothing starts before the ``with`` block. Arguments as for ``EmbeddedServer``."""
-        self.repository = repository
-        self.models = list(models)
-        self.log_file = log_file
-        self.canaries = {name: (canaries or {}).get(name) for name in self.models}
-        self.options = options or ServerOptions()
+        super().__init__(
+            repository, models, log_file=log_file, canaries=canaries, options=options, on_progress=on_progress
+        )
         self.image = image
         self.gpus = gpus
-        self.on_progress = on_progress
         self.name = f"brim-{secrets.token_hex(4)}"
         self._process: subprocess.Popen[bytes] | None = None
-        self._endpoint: Endpoint | None = None
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where it answers. Only while it runs."""
-        if self._endpoint is None:
-            raise ServerFailed("the container is not running", hint="use it inside the `with` block")
-        return self._endpoint
-
-    @property
-    def pid(self) -> int:
-        """Process id of the ``docker run`` client."""
-        if self._process is None:
-            raise ServerFailed("the container is not running", hint="use it inside the `with` block")
-        return self._process.pid
+    def _running(self) -> subprocess.Popen[bytes] | None:
+        """The ``docker run`` client."""
+        return self._process
 
     def __enter__(self) -> Self:
         """Start the container and wait for every canary."""
         require_engine()
         options = self.options
-        ports = choose_ports(
-            options.host, {"http": options.http_port, "grpc": options.grpc_port, "metrics": options.metrics_port}
-        )
+        ports = choose_ports(options.host, options.given_ports)
         command = container_command(
             name=self.name,
             image=self.image,
@@ -143,25 +126,13 @@ class ContainerServer:
         self.on_progress(f"starting {self.image} (the first time it is pulled, which takes minutes)")
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-        self._endpoint = Endpoint(**{key: f"{options.host}:{port}" for key, port in ports.items()})
+        self._endpoint = self._answers_at(ports)
         try:
-            wait_ready(
-                self._endpoint,
-                self.canaries,
-                timeout_s=options.ready_timeout_s,
-                still_alive=self.how_it_ended,
-                on_progress=lambda model: self.on_progress(f"{model} answered its canary"),
-            )
+            self._wait_ready(self._endpoint, self.how_it_ended)
         except BaseException:
             self.stop()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the container."""
-        self.stop()
 
     def how_it_ended(self) -> str | None:
         """None while the container runs, else one sentence with the log's place."""

@@ -1,0 +1,176 @@
+"""``brim simulate`` as it is typed: its answer, and what is wrong with its arguments."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.cli.app import main
+
+Brim = Callable[..., tuple[int, str, str]]
+TIMES = ("--tau0-us", "5000", "--alpha-us", "100")
+HEAD = 'name: "m"\nbackend: "python"\nmax_batch_size: 100\n'
+
+
+@pytest.fixture
+def brim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["brim", "simulate", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, written.out, written.err
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[[str], Path]:
+    def write(batching: str, head: str = HEAD) -> Path:
+        path = tmp_path / "config.pbtxt"
+        path.write_text(head + batching, encoding="utf-8")
+        return path
+
+    return write
+
+
+def data(done: tuple[int, str, str]) -> dict[str, Any]:
+    code, out, err = done
+    assert code == 0, err
+    answer = json.loads(out)
+    assert (answer["command"], answer["ok"]) == ("simulate", True)
+    return answer["data"]  # type: ignore[no-any-return]
+
+
+PREFERRED = "preferred_batch_size: [32, 64]"
+
+
+@pytest.mark.parametrize(
+    ("batching", "arguments", "expected"),
+    [
+        (PREFERRED, (), [64, 64, 22]),
+        (f"{PREFERRED} max_queue_delay_microseconds: 3000000", (), [65, 65, 20]),
+        (f"{PREFERRED} max_queue_delay_microseconds: 3000000", ("--waited-us", "3000000"), [100, 50]),
+        ("", (), [100, 50]),
+    ],
+)
+def test_waiting_requests_list_their_batches(
+    brim: Brim, config: Callable[[str], Path], batching: str, arguments: tuple[str, ...], expected: list[int]
+) -> None:
+    path = config(f"dynamic_batching {{ {batching} }}")
+    answer = data(brim("--config", path, *TIMES, "--waiting", "150", *arguments, "--json"))
+    assert answer["batches"] == expected
+    assert sum(answer["launches"].values()) == len(expected) == len(answer["reasons"])
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        ("--rate", "500", "--arrival", "poisson"),
+        ("--rate", "500", "--arrival", "constant"),
+        ("--rate", "500", "--arrival", "bursty"),
+        ("--concurrency", "20", "--think-us", "1000"),
+    ],
+)
+def test_the_answer_of_a_load(brim: Brim, config: Callable[[str], Path], load: tuple[str, ...]) -> None:
+    arguments = (
+        "--config",
+        config("dynamic_batching { }"),
+        *TIMES,
+        *load,
+        "--requests",
+        "2000",
+        "--seed",
+        "3",
+        "--json",
+    )
+    answer = data(brim(*arguments))
+    assert answer["offered"] == answer["answered"] == 2000
+    assert {"full", "preferred", "delay", "drained", "shape"} <= answer["launches"].keys()
+    assert 5_100 <= answer["p50_us"] <= answer["p90_us"] <= answer["p99_us"]
+    assert answer["batches"] == sum(answer["launches"].values())
+    assert answer["fill"] == answer["mean_batch"] / 100
+    assert 0 < answer["duty"] <= 1
+    assert (answer["refused"], answer["expired"]) == (0, 0)
+    assert data(brim(*arguments)) == answer
+
+
+def test_words_for_people(brim: Brim, config: Callable[[str], Path]) -> None:
+    code, out, err = brim("--config", config("dynamic_batching { }"), *TIMES, "--waiting", "150")
+    assert (code, err) == (0, "")
+    assert "batches: 100 full, 50 drained" in out
+    code, out, err = brim("--config", config(""), *TIMES, "--rate", "100")
+    assert code == 0
+    assert "every request is a batch" in err
+
+
+def test_measured_times(brim: Brim, config: Callable[[str], Path], tmp_path: Path) -> None:
+    tau = tmp_path / "tau.json"
+    tau.write_text('{"points": [{"rows": 1, "time_us": 700}, {"rows": 100, "time_us": 900}]}', encoding="utf-8")
+    answer = data(brim("--config", config("dynamic_batching { }"), "--tau", tau, "--waiting", "100", "--json"))
+    assert answer["p50_us"] == 900
+    tau.write_text('{"points": [{"rows": 0, "time_us": 700}, {"rows": 100}]}', encoding="utf-8")
+    code, _, err = brim("--config", config("dynamic_batching { }"), "--tau", tau, "--waiting", "100")
+    assert code == 2
+    assert "points[0].rows is 0" in err and "points[1].time_us is missing" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*TIMES,), "no load is given"),
+        ((*TIMES, "--rate", "1", "--concurrency", "1"), "exclude each other"),
+        ((*TIMES, "--rate", "0"), "the rate is 0"),
+        ((*TIMES, "--rate", "-5"), "the rate is -5"),
+        ((*TIMES, "--rate", "nan"), "the rate is nan"),
+        ((*TIMES, "--rate", "9", "--arrival", "weekly"), "weekly"),
+        ((*TIMES, "--rate", "9", "--requests", "0"), "0 requests"),
+        ((*TIMES, "--rate", "9", "--requests", "99999999"), "99999999 requests"),
+        ((*TIMES, "--concurrency", "0"), "0 callers"),
+        ((*TIMES, "--concurrency", "5", "--arrival", "poisson"), "--arrival without --rate"),
+        ((*TIMES, "--rate", "5", "--waited-us", "3"), "--waited-us without --waiting"),
+        ((*TIMES, "--waiting", "-1"), "-1 requests"),
+        ((*TIMES, "--waiting", "5", "--requests", "3"), "--requests beside --waiting"),
+        ((*TIMES, "--waiting", "5", "--instances", "0"), "there are 0 instances"),
+        ((*TIMES, "--waiting", "5", "--jitter", "-1"), "jitter is -1"),
+        (("--waiting", "5"), "how long a batch takes"),
+        (("--waiting", "5", "--tau0-us", "5"), "how long a batch takes"),
+        (("--waiting", "5", "--tau", "x.json", "--tau0-us", "5"), "exclude each other"),
+        (("--waiting", "5", "--tau", "x.json"), "x.json"),
+        (("--waiting", "5", "--tau0-us", "-5", "--alpha-us", "1"), "tau0_us is -5"),
+    ],
+)
+def test_wrong_arguments(brim: Brim, config: Callable[[str], Path], arguments: tuple[str, ...], words: str) -> None:
+    code, out, err = brim("--config", config("dynamic_batching { }"), *arguments)
+    assert (code, out) == (2, "")
+    assert words in err and err.count("error: ") == 1 and "\nhint: " in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max_batch_size: [", "error"),
+        ("max_batch_size: 0 dynamic_batching { }", "needs max_batch_size of 1 or more"),
+        ('platform: "ensemble" ensemble_scheduling { }', "is an ensemble"),
+        ("max_batch_size: 4 sequence_batching { }", "is a sequence model"),
+    ],
+)
+def test_configurations_that_cannot_be_simulated(
+    brim: Brim, config: Callable[..., Path], text: str, words: str
+) -> None:
+    code, _, err = brim("--config", config(text, head=""), *TIMES, "--waiting", "5")
+    assert code == 2
+    assert words in err and "\nhint: " in err
+    code, _, err = brim("--config", config("").with_name("none.pbtxt"), *TIMES, "--waiting", "5")
+    assert code == 2
+    assert "none.pbtxt" in err

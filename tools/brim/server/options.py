@@ -1,0 +1,28 @@
+"""How a server is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from brim.server.endpoint import LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How to start: ports (None = chosen by the system), the profile, bounds in seconds, and further server arguments."""
+
+    host: str = LOOPBACK
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    profile: str | None = None
+    ready_timeout_s: float = 180.0
+    exit_timeout_s: int = 10
+    extra_arguments: tuple[str, ...] = ()
+    extra_environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def given_ports(self) -> dict[str, int | None]:
+        """The ports by protocol, as ``choose_ports`` takes them."""
+        return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
