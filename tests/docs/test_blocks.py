@@ -49,7 +49,7 @@ class Reader:
 
     def follow(self, text: str) -> str:
         """The text with the addresses of the server that runs."""
-        for port, name in (("8000", "http"), ("8001", "grpc")):
+        for port, name in (("8000", "http"), ("8001", "grpc"), ("8080", "gateway")):
             if name in self.ready:
                 text = text.replace(f"127.0.0.1:{port}", self.ready[name])
         return text

@@ -21,7 +21,7 @@ from tritonclient import http as triton_http
 from brim.paths import Project
 from brim.server import leftovers
 from brim.server.canary import infer_inputs
-from brim.server.endpoint import LOOPBACK
+from brim.server.endpoint import LOOPBACK, NO_ANSWER
 from brim.server.ports import choose_ports
 from tests.server.doubler import MODEL, make_project
 
@@ -63,6 +63,11 @@ def prefix_of(server_pid: int) -> str:
     raise AssertionError("no prefix on the command line")
 
 
+def prefixes_of(owner: int) -> str:
+    """What the prefixes of all servers that a process has started begin with."""
+    return f"brim_{owner}_"
+
+
 def trace_of(prefix: str) -> list[object]:
     """Everything that is left of a server: processes, regions, the note."""
     note = leftovers.notes_folder() / f"{prefix}.json"
@@ -81,10 +86,15 @@ def test_ready_line_and_right_answers_over_both_protocols(project: Project) -> N
     with serving(project) as (child, ready):
         assert ready["event"] == "ready"
         assert ready["models"] == ["doubler"]
-        assert ready["gateway"] is None
+        through_gateway = ready["gateway"]
         assert psutil.Process(ready["pid"]).ppid() == child.pid
         x = np.arange(8, dtype=np.float32).reshape(2, 4)
-        for module, address in ((triton_http, ready["http"]), (triton_grpc, ready["grpc"])):
+        for module, address in (
+            (triton_http, ready["http"]),
+            (triton_grpc, ready["grpc"]),
+            (triton_http, through_gateway),
+            (triton_grpc, through_gateway),
+        ):
             client = module.InferenceServerClient(address)
             answer = client.infer("doubler", infer_inputs({"X": x}, module)).as_numpy("Y")
             np.testing.assert_array_equal(answer, 2 * x)
@@ -146,7 +156,7 @@ def test_killed_outright_takes_the_server_along(project: Project) -> None:
         child.wait(PATIENCE_S)
         psutil.wait_procs([server], timeout=PATIENCE_S)
         assert not server.is_running()
-        assert leftovers.clear_stale() in ([prefix], [])
+        assert all(one.startswith(prefixes_of(child.pid)) for one in leftovers.clear_stale())
     assert trace_of(prefix) == []
 
 
@@ -159,11 +169,6 @@ def test_server_that_dies_is_an_error_where_nobody_heals_it(project: Project) ->
     # The error shape on stdout, since --json was given.
     assert "tritonserver ended" in json.loads(out)["error"]["message"]
     assert trace_of(prefix) == []
-
-
-def prefixes_of(owner: int) -> str:
-    """What the prefixes of all servers that a process has started begin with."""
-    return f"brim_{owner}_"
 
 
 def test_dead_stub_is_healed_in_one_line_on_stderr(project: Project) -> None:
@@ -197,7 +202,13 @@ def test_signal_in_the_middle_of_a_heal_leaves_nothing(tmp_path: Path) -> None:
         server.send_signal(signal.SIGSEGV)
         deadline = time.monotonic() + PATIENCE_S
         # The next server has been started, and its model still loads.
-        while not (again := [one for one in psutil.Process(child.pid).children() if one.pid != server.pid]):
+        while not (
+            again := [
+                one
+                for one in psutil.Process(child.pid).children()
+                if one.pid != server.pid and one.name() == "tritonserver"
+            ]
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         child.send_signal(signal.SIGTERM)
@@ -318,3 +329,48 @@ except KeyboardInterrupt:
     prefix, *rest = done.stdout.split()
     assert rest == ["interrupted"], done.stderr
     assert trace_of(prefix) == []
+
+
+def envoys_of(pid: int) -> list[psutil.Process]:
+    """Envoys that this ``brim serve`` started and that run."""
+    children = psutil.Process(pid).children()
+    return [one for one in children if one.name() == "envoy" and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_without_a_gateway_there_is_no_envoy(project: Project) -> None:
+    with serving(project, "--no-gateway") as (child, ready):
+        assert ready["gateway"] is None
+        assert envoys_of(child.pid) == []
+
+
+def test_a_gateway_that_dies_is_started_again_on_its_port(project: Project) -> None:
+    (port,) = choose_ports(LOOPBACK, {"gateway": None}).values()
+    with serving(project, "--gateway-port", str(port)) as (child, ready):
+        assert ready["gateway"] == f"{LOOPBACK}:{port}"
+        (first,) = envoys_of(child.pid)
+        first.kill()
+        deadline = time.monotonic() + PATIENCE_S
+        answer = None
+        while answer is None and time.monotonic() < deadline:
+            client = triton_http.InferenceServerClient(ready["gateway"])
+            try:
+                answer = client.infer("doubler", infer_inputs({"X": np.ones((1, 4), np.float32)})).as_numpy("Y")
+            except NO_ANSWER:
+                time.sleep(0.05)
+            finally:
+                client.close()
+        np.testing.assert_array_equal(answer, 2 * np.ones((1, 4)))
+        (second,) = envoys_of(child.pid)
+        assert second.pid != first.pid
+    assert child.returncode == 0
+    assert not second.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_the_gateway_ends_with_brim(project: Project, number: signal.Signals) -> None:
+    with serving(project) as (child, _):
+        (envoy,) = envoys_of(child.pid)
+        child.send_signal(number)
+        child.wait(PATIENCE_S)
+        psutil.wait_procs([envoy], timeout=PATIENCE_S)
+        assert not envoy.is_running()

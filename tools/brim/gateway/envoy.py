@@ -22,7 +22,8 @@ from brim.gateway.limits import RequestLimits
 from brim.server import leftovers
 from brim.server.embedded import die_with_parent
 from brim.server.endpoint import LOOPBACK, Endpoint
-from brim.server.logs import log_tail
+from brim.server.healing import Bounds, Budget
+from brim.server.logs import bound_log, log_tail
 from brim.server.ports import choose_ports
 
 READY_TIMEOUT_S = 30.0
@@ -95,6 +96,7 @@ class Gateway:
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix = ""
         self._listen: Listen | None = None
+        self._budget = Budget(Bounds())
 
     @property
     def endpoint(self) -> Endpoint:
@@ -120,9 +122,17 @@ class Gateway:
 
     def __enter__(self) -> Self:
         """Start it and wait until it takes connections."""
-        program = find_envoy()
         ports = choose_ports(self._host, {"gateway": self._port, "gateway-admin": None})
-        listen = Listen(self._host, ports["gateway"], ports["gateway-admin"])
+        self._listen = Listen(self._host, ports["gateway"], ports["gateway-admin"])
+        try:
+            self._start(self._listen)
+        except BaseException:
+            self._listen = None
+            raise
+        return self
+
+    def _start(self, listen: Listen) -> None:
+        program = find_envoy()
         document = envoy_config(
             Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits, self._admitted, threads=THREADS
         )
@@ -135,7 +145,8 @@ class Gateway:
             *(str(program), "-c", str(path), "--disable-hot-restart", "--concurrency", str(THREADS)),
             *("--log-level", "warn", "--service-cluster", "brim", "--service-node", self._prefix),
         ]
-        with self.log_file.open("wb") as log:
+        # Append mode, so that the file can be cut while Envoy writes.
+        with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -146,12 +157,34 @@ class Gateway:
             )
         try:
             leftovers.note_for(self._prefix, self._process.pid).write()
-            self._listen = listen
             self._wait_ready()
         except BaseException:
-            self.stop()
+            self._end()
             raise
-        return self
+
+    def keep_running(self) -> str | None:
+        """Keep its log bounded, and start it again on the same ports when it has ended. None, or what was done.
+
+        Call it now and then, from the thread that started it.
+
+        Raises:
+            ServerFailed: it ended too often (``Bounds``), or does not start any more.
+        """
+        bound_log(self.log_file)
+        ended = self.how_it_ended()
+        if ended is None or self._listen is None:
+            return None
+        pause_s = self._budget.spend(time.monotonic())
+        if pause_s is None:
+            raise ServerFailed(
+                f"{ended}, for the {self._budget.bounds.heals + 1}th time within "
+                f"{self._budget.bounds.within_s / 60:g} minutes\nthe end of {self.log_file}:\n{log_tail(self.log_file)}",
+                hint="serve without it (--no-gateway) to tell whose fault it is",
+            )
+        time.sleep(pause_s)
+        self._end()
+        self._start(self._listen)
+        return f"gateway: {ended}: started again"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -184,7 +217,11 @@ class Gateway:
 
     def stop(self) -> None:
         """End it. Safe to call twice, and in any state."""
-        process, self._process, self._listen = self._process, None, None
+        self._listen = None
+        self._end()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
         if process is None:
             return
         try:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -14,13 +14,19 @@ from typing import Annotated
 import typer
 
 from brim.cli.output import put, say
-from brim.config.generate import Profile
+from brim.config.files import needed_files
+from brim.config.generate import Profile, models_of
 from brim.errors import InputError, ModelFileError
+from brim.gateway.admission import admissions
+from brim.gateway.envoy import Gateway
+from brim.gateway.limits import request_limits
 from brim.paths import Project, find_project
 from brim.server.canary import ask
+from brim.server.child import ChildServer
 from brim.server.container import ContainerServer
 from brim.server.embedded import EmbeddedServer, ServerOptions
 from brim.server.endpoint import endpoint_from_url
+from brim.server.supervise import Bounds, Supervisor
 from brim.server.watch import watch
 from brim.service.load import find_services
 from brim.service.samples import Row, sample_rows
@@ -29,6 +35,7 @@ from brim_export.artifact import ARTIFACT_NAME, verify
 from brim_export.service_export import VERSION
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Chosen by the system when absent.")]
+BOUNDS = Bounds()
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -75,12 +82,7 @@ def require_artifacts(project: Project, services: Sequence[Service], profile: Pr
     faults = []
     for service in services:
         folder = project.model_repository / service.name
-        model = "model.plan" if profile is Profile.TENSORRT else "model.onnx"
-        config = Path("config.pbtxt") if profile is Profile.DEFAULT else Path("configs") / f"{profile.value}.pbtxt"
-        for path, remedy in (
-            (folder / config, f"brim config {service.name} --write"),
-            (folder / VERSION / model, f"brim export {service.name}"),
-        ):
+        for path, remedy in needed_files(project.model_repository, service, profile).items():
             if not path.is_file() or path.stat().st_size == 0:
                 state = "is empty" if path.is_file() else "is missing"
                 faults.append(f"{path.relative_to(project.root)} {state}: `{remedy}` makes it")
@@ -98,21 +100,38 @@ def serve(
     http_port: Port = None,
     grpc_port: Port = None,
     metrics_port: Port = None,
+    gateway_port: Port = None,
+    gateway: Annotated[
+        bool, typer.Option("--gateway/--no-gateway", help="Envoy in front: checks, bounds and deadlines.")
+    ] = True,
     profile: Annotated[Profile, typer.Option(help="Which configuration to serve.")] = Profile.DEFAULT,
     container: Annotated[bool, typer.Option("--container", help="Serve from NVIDIA's image with Docker.")] = False,
+    supervise: Annotated[
+        bool, typer.Option("--supervise/--no-supervise", help="Heal dead stubs, silent models and a crashed server.")
+    ] = True,
+    canary_every_s: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Pause between a model's canaries while it serves; 0 sends none.")
+    ] = BOUNDS.canary_every_s,
+    canary_timeout_s: Annotated[
+        float, typer.Option(min=1, max=86_400, help="How long such a canary waits: longer than the longest answer.")
+    ] = BOUNDS.canary_timeout_s,
     url: Annotated[str | None, typer.Option(help="Use a server that already runs, by its HTTP address.")] = None,
     ready_timeout_s: Annotated[
         float, typer.Option(min=1, max=86_400, help="Bound on the wait for every canary.")
     ] = 180.0,
     as_json: Annotated[bool, typer.Option("--json", help="One line with the endpoints when all are ready.")] = False,
 ) -> int:
-    """Serve models until SIGTERM or Ctrl-C; ready means that every model has answered a real request."""
+    """Serve models until SIGTERM or Ctrl-C; ready means that every model has answered a real request.
+
+    The embedded server is supervised; for a container, Docker or whatever runs it has to do that.
+    """
     project = find_project()
     services = find_services(project.services, names or [])
     models = [service.name for service in services]
     if url is not None:
         return _already_running(url, services, as_json)
     require_artifacts(project, services, profile)
+    loaded = [model for service in services for model in models_of(service, profile)]
     options = ServerOptions(
         http_port=http_port,
         grpc_port=grpc_port,
@@ -125,7 +144,7 @@ def serve(
         if container:
             server = ContainerServer(
                 project.model_repository,
-                models,
+                loaded,
                 log_file=project.cache / "logs" / "container.log",
                 canaries=canaries(services),
                 options=options,
@@ -134,35 +153,62 @@ def serve(
         else:
             server = EmbeddedServer(
                 project.model_repository,
-                models,
+                loaded,
                 cache=project.cache,
                 log_file=new_log(project),
                 canaries=canaries(services),
                 options=options,
                 on_progress=say,
             )
-        with server:
+        with server, ExitStack() as stack:
+            supervisor = None
+            if supervise and isinstance(server, EmbeddedServer):
+                bounds = Bounds(canary_every_s=canary_every_s, canary_timeout_s=canary_timeout_s)
+                supervisor = stack.enter_context(
+                    Supervisor(server, bounds=bounds, on_event=lambda event: say(str(event)))
+                )
+            front = stack.enter_context(_gateway(project, server, services, gateway_port)) if gateway else None
             ready = {
                 "event": "ready",
                 **server.endpoint.as_json(),
-                "gateway": None,
+                "gateway": front.endpoint.http if front else None,
                 "models": models,
                 "pid": server.pid,
             }
             put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
+            if container:
+                say("a container is not supervised: its restart policy has to do that")
             say("Ctrl-C stops it")
-            watch(server)
+            watch(server, supervisor=supervisor, every=lambda: _look_after(front))
     return 0
 
 
-def new_log(project: Project, *, keep: int = 10) -> Path:
-    """A log file of this process's own; the oldest of earlier runs are removed."""
+def _gateway(project: Project, server: ChildServer, services: Sequence[Service], port: int | None) -> Gateway:
+    say("starting the gateway")
+    return Gateway(
+        server.endpoint,
+        log_file=new_log(project, "gateway"),
+        limits=request_limits(services),
+        admitted=admissions(services),
+        port=port,
+    )
+
+
+def _look_after(front: Gateway | None) -> None:
+    done = front.keep_running() if front else None
+    if done:
+        say(done)
+
+
+def new_log(project: Project, kind: str = "triton", *, keep: int = 10) -> Path:
+    """A log file of this process's own; the oldest of earlier runs are removed, with what lies beside them."""
     folder = project.cache / "logs"
     folder.mkdir(parents=True, exist_ok=True)
-    old = sorted(folder.glob("triton-*.log"), key=lambda path: path.stat().st_mtime)
+    old = sorted(folder.glob(f"{kind}-*.log"), key=lambda path: path.stat().st_mtime)
     for path in old[: max(0, len(old) - keep + 1)]:
-        path.unlink(missing_ok=True)
-    return folder / f"triton-{os.getpid()}.log"
+        for one in folder.glob(f"{path.stem}.*"):
+            one.unlink(missing_ok=True)
+    return folder / f"{kind}-{os.getpid()}.log"
 
 
 def _already_running(url: str, services: Sequence[Service], as_json: bool) -> int:
