@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from brim.isolation.suite import Options, Result, run_suite
+from brim.isolation import bench, hostile, killed, reload, throughput
+from brim.isolation.checks import CHECKS
+from brim.isolation.evidence import Company
+from brim.isolation.result import Options, Result
+from brim.isolation.suite import run_suite
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer, ServerOptions
+from brim.server.supervise import Supervisor
+from tests.server.adapter_models import add_lookup
+from tests.server.isolation_models import COLUMN, FAULTS, NAMED, TEXTS, write_models
 
 ANSWER_TIMEOUT_S = 15.0
 SHORT_TIMEOUT_S = 2.0
@@ -25,146 +34,15 @@ PATIENCE_S = 120
 OPTIONS = Options(requests=600, callers=100, answer_timeout_s=ANSWER_TIMEOUT_S)
 ROWS = [{"X": row[np.newaxis]} for row in np.random.default_rng(3).uniform(-1, 1, (60, 4)).astype(np.float32)]
 
-CONFIG = """
-name: "{name}"
-backend: "python"
-max_batch_size: 100
-input [ {{ name: "X" data_type: TYPE_FP32 dims: [4] }} ]
-output [ {{ name: "Y" data_type: TYPE_FP32 dims: [4] }} ]
-instance_group [ {{ count: 1 kind: KIND_CPU }} ]
-dynamic_batching {{ }}
-"""
-# The model sleeps, so that whoever is sent meanwhile shares the next batch.
-MODEL = """
-import time
-
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-EVERY = 150
-
-
-def answer(array):
-    return pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.ascontiguousarray(array))])
-
-
-def refuse(text):
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INVALID_ARG))
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.seen = 0
-        self.mark = 0
-
-    def due(self, count):
-        "True once in every EVERY requests that come in company."
-        if count < 2:
-            return False
-        self.seen += count
-        if self.seen // EVERY == self.mark:
-            return False
-        self.mark = self.seen // EVERY
-        return True
-
-    def execute(self, requests):
-        time.sleep(0.004)
-        arrays = [pb_utils.get_input_tensor_by_name(one, "X").as_numpy() for one in requests]
-        return self.run(requests, arrays)
-
-    def run(self, requests, arrays):
-        return [answer(x * 2 + 1) if np.isfinite(x).all() else refuse("values that are not finite") for x in arrays]
-"""
-FAULTS = {
-    "rows_swapped": """
-        found = [answer(x * 2 + 1) for x in arrays]
-        if self.due(len(found)):
-            found[0], found[1] = found[1], found[0]
-        return found
-""",
-    "answer_twice": """
-        found = [answer(x * 2 + 1) for x in arrays]
-        if self.due(len(found)):
-            found[1] = found[0]
-        return found
-""",
-    "neighbour_added": """
-        found = [x * 2 + 1 for x in arrays]
-        if self.due(len(found)):
-            found[0] = found[0] + 0.01 * arrays[1].sum(dtype=np.float32)
-        return [answer(y) for y in found]
-""",
-    "batch_norm": """
-        scale = np.float32(1) / np.concatenate(arrays).max()
-        return [answer(x * scale) for x in arrays]
-""",
-    "quotes_neighbour": """
-        all_of_them = np.concatenate(arrays).tolist()
-        return [
-            answer(x * 2 + 1) if np.isfinite(x).all() else refuse(f"not finite: {all_of_them}") for x in arrays
-        ]
-""",
-    "fails_whole": """
-        if not np.isfinite(np.concatenate(arrays)).all():
-            raise ValueError("values that are not finite")
-        return [answer(x * 2 + 1) for x in arrays]
-""",
-    "one_row_each": """
-        rows = np.concatenate(arrays) * 2 + 1
-        return [answer(rows[number : number + 1]) for number in range(len(requests))]
-""",
-    "gone_fails_all": """
-        if any(one.is_cancelled() for one in requests):
-            raise ValueError("a caller has gone")
-        return [answer(x * 2 + 1) for x in arrays]
-""",
-    "never_answers": """
-        if not self.due(len(arrays)):
-            return [answer(x * 2 + 1) for x in arrays]
-        for one, x in list(zip(requests, arrays))[1:]:
-            one.get_response_sender().send(answer(x * 2 + 1), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        self.kept = requests[0].get_response_sender()
-        return [None for _ in requests]
-""",
-}
-NAMED = {
-    "rows_swapped": "identity",
-    "answer_twice": "identity",
-    "neighbour_added": "identity",
-    "batch_norm": "batch_invariance",
-    "quotes_neighbour": "own_errors_only",
-    "fails_whole": "poison_neighbours",
-    "one_row_each": "row_counts",
-    "gone_fails_all": "caller_gone",
-    "never_answers": "identity",
-}
-"""Planted fault -> the check that must name it."""
-COLUMN = {
-    "rows_swapped": "wrong",
-    "answer_twice": "wrong",
-    "neighbour_added": "wrong",
-    "batch_norm": "wrong",
-    "quotes_neighbour": "wrong",
-    "fails_whole": "neighbour_errors",
-    "one_row_each": "wrong",
-    "gone_fails_all": "neighbour_errors",
-    "never_answers": "hung",
-}
-"""Planted fault -> the count in which it must show there."""
-
 
 @pytest.fixture(scope="module")
 def server(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     folder = tmp_path_factory.mktemp("isolation")
-    for name, body in {"clean": "", **FAULTS}.items():
-        version = folder / "models" / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG.format(name=name), encoding="utf-8")
-        text = MODEL + f"\n    def run(self, requests, arrays):{body}" if body else MODEL
-        (version / "model.py").write_text(text, encoding="utf-8")
+    names = write_models(folder / "models")
+    add_lookup(folder / "models")
     with EmbeddedServer(
         folder / "models",
-        ["clean", *FAULTS],
+        [*names, "lookup"],
         cache=Project(checkout).cache,
         log_file=folder / "server.log",
         # A request that is never answered would hold up the end of the server.
@@ -183,13 +61,20 @@ def by_id(results: list[Result]) -> dict[str, Result]:
 
 
 FRAMING = "framing_neighbours"
+OWN_ONLY = ("deterministic_batches", "reload_under_load", "backend_killed")
 
 
-def test_a_clean_model_passes_every_check_but_the_one_that_triton_itself_fails(server: EmbeddedServer) -> None:
+def test_a_clean_model_passes_every_check_but_the_one_that_triton_itself_fails(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request of zero rows makes a full batch of the python backend too large, whatever the model is."""
+    monkeypatch.setattr(throughput, "SEGMENT_S", 0.1)
+    monkeypatch.setattr(hostile, "BODIES", 0.5)
     results = by_id(run_suite(server.endpoint, "clean", OPTIONS))
     assert {name: result.message for name, result in results.items() if not result.ok and name != FRAMING} == {}
-    assert len(results) == 9 and not any(result.skipped for result in results.values())
+    assert list(results) == [check.id for check in CHECKS]
+    skipped = {result.id for result in results.values() if result.skipped}
+    assert skipped == {"unequal_lengths", "whole_batch_failure", *OWN_ONLY}
     assert results["identity"].right == results["identity"].sent == OPTIONS.requests
     assert results["poison_neighbours"].own_error > 0
     assert results["malformed_neighbours"].own_error > 0
@@ -201,12 +86,137 @@ def test_a_clean_model_passes_every_check_but_the_one_that_triton_itself_fails(s
     assert "max allowed is 100" in framing.message
 
 
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "never_answers"])
+OF_THEIR_OWN = ("never_answers", "swapped_rarely", "full_batch_swapped", "poison_stops_all", *TEXTS)
+
+
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in OF_THEIR_OWN])
 def test_a_planted_fault_is_named(server: EmbeddedServer, fault: str) -> None:
-    first = ("identity", "batch_invariance", "poison_neighbours", "own_errors_only")
-    options = replace(OPTIONS, checks=(*first, NAMED[fault]), repeat="brim isolate again")
-    results = by_id(run_suite(server.endpoint, fault, options, rows=ROWS))
+    options = replace(OPTIONS, checks=(NAMED[fault],), repeat="brim isolate again")
+    results = by_id(run_suite(server.endpoint, fault, options, rows=ROWS, own=server))
     assert_named(results, fault)
+
+
+def test_rows_swapped_once_in_ten_thousand_are_found(server: EmbeddedServer) -> None:
+    options = replace(OPTIONS, requests=64_000, checks=("row_counts",), repeat="brim isolate again")
+    results = by_id(run_suite(server.endpoint, "swapped_rarely", options, rows=ROWS))
+    assert_named(results, "swapped_rarely")
+    assert results["row_counts"].wrong < 10
+
+
+def test_padding_that_counts_shows_beside_longer_rows_only(server: EmbeddedServer) -> None:
+    rows = [{"X": np.array([[f"{number:06d}".encode()]], dtype=np.object_)} for number in range(60)]
+    options = replace(OPTIONS, checks=("identity", "unequal_lengths"), repeat="brim isolate again")
+    results = by_id(run_suite(server.endpoint, "padding_counts", options, rows=rows))
+    assert results["identity"].ok
+    assert_named(results, "padding_counts")
+
+
+@pytest.mark.parametrize("fault", ["mixes_models", "parameter_fails_all", "worse_each_load", "full_batch_swapped"])
+def test_a_fault_shows_in_no_check_that_does_not_provoke_it(server: EmbeddedServer, fault: str) -> None:
+    # So few callers never fill a batch by chance.
+    options = replace(OPTIONS, callers=30, requests=300, checks=("identity", "row_counts", "poison_neighbours"))
+    results = by_id(run_suite(server.endpoint, fault, options, rows=ROWS))
+    checks = ("identity",) if fault == "full_batch_swapped" else tuple(results)
+    assert {name: results[name].message for name in checks if not results[name].ok} == {}
+
+
+def test_a_run_that_raises_fails_poison_and_whole_batch_and_an_adapter_that_isolates_passes(
+    server: EmbeddedServer,
+) -> None:
+    checks = ("poison_neighbours", "whole_batch_failure")
+    bare = by_id(run_suite(server.endpoint, "fails_whole", replace(OPTIONS, checks=checks), rows=ROWS))
+    assert all(not result.ok and result.neighbour_errors > 0 for result in bare.values())
+    rows = [{"IDS": np.array([[number]], np.int64)} for number in range(5)]
+    isolated = by_id(run_suite(server.endpoint, "lookup", replace(OPTIONS, checks=checks), rows=rows))
+    assert {name: result.message for name, result in isolated.items() if not result.ok} == {}
+    assert all(result.own_error > 0 and not result.skipped for result in isolated.values())
+
+
+def test_batches_are_what_was_planned_and_their_members_are_evidence(server: EmbeddedServer) -> None:
+    options = replace(OPTIONS, checks=("deterministic_batches",), repeat="brim isolate again")
+    (good,) = run_suite(server.endpoint, "clean", options, rows=ROWS, own=server)
+    assert good.ok and good.own_error > 0, good.message
+    (bad,) = run_suite(server.endpoint, "full_batch_swapped", options, rows=ROWS, own=server)
+    assert_named({bad.id: bad}, "full_batch_swapped")
+    hurt = [one for one in bad.exchanges if one.verdict == "wrong"]
+    assert {one.neighbour_count for one in hurt if "one_poison" in one.request_id} == {99}
+    assert {one.company for one in hurt} == {Company.BATCH}
+
+
+def test_somebody_elses_model_is_loaded_anew_only_when_that_is_allowed(server: EmbeddedServer) -> None:
+    options = replace(OPTIONS, requests=200, checks=("reload_under_load",))
+    (refused,) = run_suite(server.endpoint, "clean", options, rows=ROWS)
+    assert refused.skipped and "--allow-reload" in refused.message
+    (done,) = run_suite(server.endpoint, "clean", replace(options, may_reload=True), rows=ROWS)
+    assert done.ok and done.right == done.sent > 0, done.message
+    with closing(server.endpoint.http_client()) as client:
+        assert reload.MARK not in client.get_model_config("clean").get("parameters", {})
+
+
+def test_poison_that_stops_everybody_is_seen_in_the_throughput(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "SEGMENT_S", 0.1)
+    options = replace(
+        OPTIONS, requests=200, callers=50, checks=("poison_throughput",), poison_share=0.05, repeat="brim isolate again"
+    )
+    (result,) = run_suite(server.endpoint, "poison_stops_all", options, rows=ROWS)
+    assert not result.ok and "--check poison_throughput" in result.message
+    assert result.figures["poison_throughput_ratio"] < throughput.LEAST_RATIO
+    assert result.sent == result.right + result.own_error
+
+
+def test_readiness_that_lies_and_a_model_that_stays_away_are_named(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare tritonserver keeps saying that it is ready when the backend's process is dead, and nobody heals it here."""
+    monkeypatch.setattr(killed, "GIVE_UP_S", 2.5)
+    monkeypatch.setattr(killed, "LIE_S", 0.5)
+    monkeypatch.setattr(bench, "HEALED_TIMEOUT_S", 0.1)
+    write_models(tmp_path / "models")
+    with EmbeddedServer(
+        tmp_path / "models",
+        ["clean"],
+        cache=Project(checkout).cache,
+        log_file=tmp_path / "server.log",
+        options=ServerOptions(exit_timeout_s=1),
+    ) as alone:
+        options = replace(OPTIONS, checks=("backend_killed",), answer_timeout_s=4.0, repeat="brim isolate again")
+        # It never begins, so it heals nothing.
+        idle = Supervisor(alone)
+        (result,) = run_suite(alone.endpoint, "clean", options, rows=ROWS, own=alone, supervisor=idle)
+    assert not result.ok
+    assert "readiness said yes" in result.message and "the model answered again not within" in result.message
+    assert "--check backend_killed" in result.message
+
+
+def test_a_server_that_dies_fails_the_check_that_ran_and_the_next_ones_are_run(checkout: Path, tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    with (
+        EmbeddedServer(
+            tmp_path / "models",
+            ["clean"],
+            cache=Project(checkout).cache,
+            log_file=tmp_path / "server.log",
+            options=ServerOptions(exit_timeout_s=1),
+        ) as mortal,
+        Supervisor(mortal) as supervisor,
+    ):
+        counted = 0
+
+        def kill_once(more: int) -> None:
+            nonlocal counted
+            counted += more
+            if counted == OPTIONS.requests // 2:
+                os.kill(mortal.pid, signal.SIGKILL)
+
+        options = replace(OPTIONS, checks=("identity", "row_counts"))
+        died, after = run_suite(
+            mortal.endpoint, "clean", options, rows=ROWS, own=mortal, supervisor=supervisor, on_count=kill_once
+        )
+    assert not died.ok and "the server died and was started again" in died.message
+    assert died.sent == OPTIONS.requests and died.neighbour_errors > 0
+    assert after.ok and after.right == after.sent > 0, after.message
 
 
 def test_callers_that_hang_are_counted_and_end_the_check_in_time(server: EmbeddedServer) -> None:
@@ -262,15 +272,26 @@ def test_the_command_passes_writes_and_fails(server: EmbeddedServer, tmp_path: P
     assert {
         "id", "ok", "sent", "right", "own_error", "cancelled", "wrong", "neighbour_errors", "hung", "message"
     } <= set(envelope["data"]["checks"][0])  # fmt: skip
-    assert json.loads((tmp_path / "out" / "isolation.json").read_text(encoding="utf-8"))["ok"] is True
+    counts = envelope["data"]["totals"]
+    assert (
+        counts["sent"]
+        == sum(counts.values()) - counts["sent"]
+        == sum(one["sent"] for one in envelope["data"]["checks"])
+    )
+    assert envelope["data"]["poison_throughput_ratio"] is None
+    document = json.loads((tmp_path / "out" / "isolation.json").read_text(encoding="utf-8"))
+    assert document["ok"] is True and document["totals"] == counts
+    assert all(0 < len(check["exchanges"]) <= 20 for check in document["checks"])
+    assert "clean" in (tmp_path / "out" / "isolation.html").read_text(encoding="utf-8")
     suite = ElementTree.parse(tmp_path / "out" / "isolation.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "0")
 
-    broken = isolate(server, "--model", "fails_whole", *small, "--check", "poison_neighbours", "--seed", "5")
+    more = ("--seed", "5", "--poison-share", "0.02")
+    broken = isolate(server, "--model", "fails_whole", *small, "--check", "poison_neighbours", *more)
     assert broken.returncode == 1
     assert "FAIL" in broken.stdout
     assert "isolation is broken: poison_neighbours" in broken.stderr
-    assert "--model fails_whole" in broken.stderr and "--seed 5" in broken.stderr
+    assert "--model fails_whole" in broken.stderr and "--seed 5 --callers 50 --poison-share 0.02" in broken.stderr
     assert "--check poison_neighbours" in broken.stderr
 
 
@@ -279,6 +300,7 @@ def test_the_command_passes_writes_and_fails(server: EmbeddedServer, tmp_path: P
     [
         ("--model", "no_such_model"),
         ("--model", "clean", "--check", "no_such_check"),
+        ("--model", "clean", "--fuzz-only", "nonsense"),
         (),
     ],
 )

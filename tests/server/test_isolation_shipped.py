@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from brim.isolation import hostile, throughput
 from brim.isolation.checks import CHECKS
-from brim.isolation.suite import Options, run_suite
-from brim.paths import Project
+from brim.isolation.result import Options, Result
+from brim.isolation.suite import run_suite
 from brim.server.embedded import EmbeddedServer
+from brim.server.supervise import Supervisor
+from brim.service.samples import Row
 from brim_export.models import image_classifier
 from brim_export.models.sentences import LONG, varied_sentences
 
@@ -20,40 +23,54 @@ FRAMING = "framing_neighbours"
 
 
 @pytest.fixture(scope="module")
-def own(exported: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """A server of this module's own: cancelled gRPC calls can end a tritonserver 24.10, and no other test should suffer."""
-    with EmbeddedServer(
-        exported.model_repository,
-        ["text_embedding", "image_classifier"],
-        cache=exported.cache,
-        log_file=tmp_path_factory.mktemp("isolation") / "triton.log",
-    ) as server:
-        yield server
+def healed(shipped_apart: EmbeddedServer) -> Iterator[Supervisor]:
+    """Cancelled gRPC calls can end a tritonserver 24.10, and one check kills a stub."""
+    with Supervisor(shipped_apart) as supervisor:
+        yield supervisor
 
 
-def test_image_classifier_passes_every_check_of_the_model(own: EmbeddedServer) -> None:
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are of no interest here, and the fuzz has tests of its own."""
+    monkeypatch.setattr(throughput, "SEGMENT_S", 0.1)
+    monkeypatch.setattr(hostile, "BODIES", 0.5)
+
+
+def isolate(healed: Supervisor, model: str, options: Options, rows: Sequence[Row]) -> list[Result]:
+    server = healed.server
+    return run_suite(server.endpoint, model, options, rows=rows, own=server, supervisor=healed)
+
+
+def test_image_classifier_passes_every_check_of_the_model(healed: Supervisor) -> None:
     images, _ = image_classifier.held_out()
     rows = [{"IMAGE": image[np.newaxis].astype(np.float32)} for image in images[:120]]
-    results = run_suite(own.endpoint, "image_classifier", OPTIONS, rows=rows)
+    results = isolate(healed, "image_classifier", OPTIONS, rows)
     # Whether a request of zero rows meets a full batch is a matter of timing here; the fault is Triton's.
     assert [result.message for result in results if not result.ok and result.id != FRAMING] == []
     assert [result.id for result in results] == [check.id for check in CHECKS]
     assert results[0].right == OPTIONS.requests
+    by_id = {result.id: result for result in results}
+    assert [result.id for result in results if result.skipped] == ["unequal_lengths", "whole_batch_failure"]
+    assert by_id["deterministic_batches"].figures["plans"] == 3
+    assert by_id["backend_killed"].figures["waiting_when_killed"] >= 100
+    ratio = by_id["poison_throughput"].figures
+    assert 0 < ratio["lowest_ratio"] <= ratio["poison_throughput_ratio"] <= ratio["highest_ratio"]
 
 
-def test_text_embedding_passes_all_but_the_framing_that_triton_spreads(own: EmbeddedServer) -> None:
+def test_text_embedding_passes_all_but_the_framing_that_triton_spreads(healed: Supervisor) -> None:
     texts = [text for text in varied_sentences(80) if text != LONG]
     rows = [{"TEXT": np.array([[text.encode()]], dtype=np.object_)} for text in texts]
-    options = replace(OPTIONS, requests=200, callers=100, checks=("identity", "poison_neighbours", "own_errors_only"))
-    results = run_suite(own.endpoint, "text_embedding", options, rows=rows)
+    checks = ("identity", "unequal_lengths", "poison_neighbours", "own_errors_only", "deterministic_batches")
+    options = replace(OPTIONS, requests=200, callers=100, checks=checks)
+    results = isolate(healed, "text_embedding", options, rows)
     assert [result.message for result in results if not result.ok] == []
-    assert all(result.right > 0 for result in results)
+    assert all(result.right > 0 and not result.skipped for result in results)
 
 
-def test_a_lying_length_of_a_text_is_reported_as_hurting_the_whole_batch(own: EmbeddedServer) -> None:
+def test_a_lying_length_of_a_text_is_reported_as_hurting_the_whole_batch(healed: Supervisor) -> None:
     rows = [{"TEXT": np.array([[f"text {number}".encode()]], dtype=np.object_)} for number in range(40)]
     options = replace(OPTIONS, requests=200, callers=100, checks=(FRAMING,))
-    (result,) = run_suite(own.endpoint, "text_embedding", options, rows=rows)
+    (result,) = isolate(healed, "text_embedding", options, rows)
     assert not result.ok
     assert result.neighbour_errors > 0 and result.wrong == 0 and result.hung == 0
     assert "incomplete string" in result.message

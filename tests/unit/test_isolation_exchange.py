@@ -66,6 +66,45 @@ def test_every_way_of_leaving_is_told_as_leaving(silent: str, leaving: Leaving) 
     assert [one.left for one in came.values()] == [True] * 3
 
 
+def test_a_gate_lets_requests_go_in_their_order_and_all_times_are_kept(closed: str) -> None:
+    open_at = 0
+
+    async def gate() -> None:
+        nonlocal open_at
+        open_at += 1
+
+    requests = [Request("m", Protocol.HTTP, f"number {number}", tensors=TENSORS) for number in range(20)]
+    ends: list[int] = []
+    flights = exchange(
+        Endpoint(closed, closed),
+        iter(requests),
+        callers=5,
+        timeout_s=20,
+        prefix="test",
+        on_came=lambda number, request, request_id, came: ends.append(number),
+        gate=gate,
+    )
+    assert open_at == 20 and sorted(ends) == list(range(20))
+    assert [one.what for one in flights.requests] == [one.what for one in requests]
+    assert len(flights.in_flight(flights.now_us())) == 0
+    assert all(flights.took_us(number) >= 0 for number in range(20))
+
+
+def test_callers_stop_when_the_requests_end(closed: str) -> None:
+    sent = 0
+
+    def some() -> Iterator[Request]:
+        nonlocal sent
+        for _ in range(7):
+            sent += 1
+            yield Request("m", Protocol.HTTP, tensors=TENSORS)
+
+    flights = exchange(
+        Endpoint(closed, closed), some(), callers=3, timeout_s=20, prefix="test", on_came=lambda *_: None, pause_s=0.01
+    )
+    assert sent == len(flights.requests) == 7
+
+
 def test_an_answer_that_cannot_be_read_has_no_outputs() -> None:
     assert read_http(b"not json", None) == Came()
     assert read_http(b"{}", "17") == Came()

@@ -13,13 +13,23 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import deserialize_bytes_tensor
 
 from brim.errors import InputError
-from brim.isolation.checks import CHECKS, Material, among, good
+from brim.isolation.check import Material
+from brim.isolation.checks import CHECKS
 from brim.isolation.contract import ModelContract, TensorSpec, contract_of
 from brim.isolation.judge import MARKER
 from brim.isolation.malformed import framing_requests, malformed_requests
 from brim.isolation.pool import Pool
-from brim.isolation.request import Leaving, Request
-from brim.isolation.rows import marked_rows, poison_rows, random_rows
+from brim.isolation.request import Expected, Leaving, Request
+from brim.isolation.rows import (
+    LENGTHS,
+    TEXTS_OF_A_LENGTH,
+    has_lengths,
+    marked_rows,
+    poison_rows,
+    random_rows,
+    rows_of_lengths,
+)
+from brim.isolation.traffic import among, good
 from brim.isolation.waiting import waiting_requests
 from brim.isolation.wire import wire_tensors
 from brim.measure.plan import Protocol
@@ -164,12 +174,17 @@ def test_some_good_requests_travel_as_json_where_json_can_carry_them(kind: str, 
     assert not all(request.as_json for request in requests)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+@pytest.mark.parametrize("check", [check for check in CHECKS if not check.procedure], ids=lambda check: check.id)
 def test_a_check_sends_the_same_for_the_same_seed_and_enough(check: Any) -> None:
     first = check.make(material("FP32"))
     again = check.make(material("FP32"))
     assert [replace(one, expected=None) for one in first] == [replace(one, expected=None) for one in again]
-    rows = sum(request.tensors[0].shape[0] for request in first if request.expected is not None or request.marker)
+    usual = [
+        request
+        for request in first
+        if request.expected is not None or request.marker or request.what.startswith("length ")
+    ]
+    rows = sum(request.tensors[0].shape[0] for request in usual)
     assert rows >= 250
     assert check.needless(material("FP32")) == ""
 
@@ -236,3 +251,49 @@ def test_waiting_requests_of_one_model() -> None:
         'nv_inference_pending_request_count{model="mm",version="1"} 7\n'
     )
     assert waiting_requests(page, "m") == 3
+
+
+def test_rows_of_all_lengths_for_texts_and_variable_axes() -> None:
+    made = ModelContract(
+        "m",
+        (TensorSpec("T", "BYTES", (1,)), TensorSpec("V", "INT32", (-1,)), TensorSpec("F", "FP32", (2,))),
+        (),
+        100,
+        True,
+    )
+    row = random_rows(made, 1, draw())[0]
+    found = rows_of_lengths(made, row, draw())
+    assert [special.what for special in found] == [f"length {length}" for length in LENGTHS] * TEXTS_OF_A_LENGTH
+    for special, length in zip(found, LENGTHS * TEXTS_OF_A_LENGTH, strict=True):
+        text, values, fixed = special.tensors
+        (words,) = deserialize_bytes_tensor(text.data)
+        assert len(words.split()) == length and values.shape == (1, length)
+        assert fixed.data == row["F"].tobytes()
+    assert has_lengths(made) and not has_lengths(replace(made, inputs=(made.inputs[2],)))
+
+
+def known(what: str, status: str) -> Request:
+    return Request("m", Protocol.HTTP, what, expected=Expected(None if status else {}, status))
+
+
+def test_only_poison_that_makes_a_run_fail_is_sent_in_whole_batch_failure() -> None:
+    (check,) = [check for check in CHECKS if check.id == "whole_batch_failure"]
+    sent = [
+        known("", ""),
+        known("refused", "400"),
+        known("raises", "500"),
+        known("answered", ""),
+        known("x", "INTERNAL"),
+    ]
+    kept, reason = check.narrow(sent)
+    assert [one.what for one in kept] == ["", "raises", "x"] and reason == ""
+    kept, reason = check.narrow([one for one in sent if one.what in ("", "refused")])
+    assert kept == [] and "no poison makes a run" in reason
+
+
+def test_lengths_that_are_all_refused_prove_nothing() -> None:
+    (check,) = [check for check in CHECKS if check.id == "unequal_lengths"]
+    few = [known("length 1", ""), known("length 2", "400"), known("", "")]
+    assert check.narrow(few)[0] == [] and "1 lengths" in check.narrow(few)[1]
+    enough = [*few, known("length 3", "")]
+    assert check.narrow(enough) == (enough, "")

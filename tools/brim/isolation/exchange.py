@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.grpc import service_pb2
 
+from brim.isolation.flights import Flights
 from brim.isolation.request import Came, Leaving, Request
 from brim.isolation.wire import HEADER_LENGTH, HttpMessage
 from brim.measure.plan import Protocol
@@ -26,54 +27,88 @@ HUNG_LIMIT = 20
 """After so many callers without an answer nothing more is sent: it would only be more of the same, one wait each."""
 ANSWER_LIMIT_BYTES = 1 << 28
 CHANNELS = 4
+CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", ANSWER_LIMIT_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # Channels with equal arguments share one connection unless told otherwise.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A server that comes back is found at once; gRPC's own bounds are 1 s and 120 s. The minimum is also how long one
+    # attempt may take, the server's first frame included: this process is too busy at times to read that in 100 ms.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
 OnCame = Callable[[int, Request, str, Came], None]
+Gate = Callable[[], Awaitable[None]]
 
 
 def exchange(
     endpoint: Endpoint,
-    requests: Sequence[Request],
+    requests: Iterable[Request],
     *,
     callers: int,
     timeout_s: float,
     prefix: str,
     on_came: OnCame,
-) -> None:
-    """Send the requests in their order, at most ``callers`` at a time, and tell ``on_came`` what each got.
+    flights: Flights | None = None,
+    gate: Gate | None = None,
+    pause_s: float = 0.0,
+) -> Flights:
+    """Send the requests in their order, at most ``callers`` at a time, and tell ``on_came`` what each got; the times.
 
-    Closed loop: a caller sends its next one when its last one is answered. Callers that misbehave have connections of
-    their own, so that a server that closes one of those closes nobody else's.
+    Closed loop: a caller sends its next one when its last one is answered. What breaks the protocol has connections of
+    its own, so that a server that closes one of those closes nobody else's.
 
     Args:
         endpoint: the server; both protocols are used as the requests say.
-        requests: what to send.
+        requests: what to send. What is taken from an iterator is sent at once, so it can end when enough was sent.
         callers: how many at once.
         timeout_s: longest wait for one answer.
         prefix: of the request ids; the number of the request follows.
         on_came: called with the number, the request, its id and what came. Requests that are no longer sent after
             ``HUNG_LIMIT`` waits are not told of.
+        flights: where to keep the times, for somebody who looks at them meanwhile; new ones when absent.
+        gate: awaited before each request is sent; whoever waits there first must be let go first.
+        pause_s: how long a caller waits after an error before it sends again.
     """
-    asyncio.run(_exchange(endpoint, requests, callers, timeout_s, prefix, on_came))
+    flights = Flights() if flights is None else flights
+    asyncio.run(_exchange(endpoint, requests, callers, timeout_s, prefix, on_came, flights, gate, pause_s))
+    return flights
 
 
 async def _exchange(
-    endpoint: Endpoint, requests: Sequence[Request], callers: int, timeout_s: float, prefix: str, on_came: OnCame
+    endpoint: Endpoint,
+    requests: Iterable[Request],
+    callers: int,
+    timeout_s: float,
+    prefix: str,
+    on_came: OnCame,
+    flights: Flights,
+    gate: Gate | None,
+    pause_s: float,
 ) -> None:
     line = _Line(endpoint, timeout_s)
-    waiting = iter(enumerate(requests))
     hung = 0
 
-    async def caller(waiting: Iterator[tuple[int, Request]]) -> None:
+    async def caller(waiting: Iterator[Request]) -> None:
         nonlocal hung
-        for number, request in waiting:
+        for request in waiting:
+            if gate is not None:
+                await gate()
             if hung >= HUNG_LIMIT:
                 return
+            number = flights.leave(request)
             request_id = f"{prefix}-{number}"
             came = await line.ask(request, request_id)
+            flights.land(number)
             hung += came.hung
             on_came(number, request, request_id, came)
+            if came.error and pause_s:
+                await asyncio.sleep(pause_s)
 
+    waiting = iter(requests)
     try:
-        await asyncio.gather(*(caller(waiting) for _ in range(min(callers, len(requests)))))
+        await asyncio.gather(*(caller(waiting) for _ in range(callers)))
     finally:
         await line.close()
 
@@ -85,14 +120,11 @@ class _Line:
         self.endpoint = endpoint
         self.timeout_s = timeout_s
         no_limit = aiohttp.ClientTimeout(total=None)
-        self.good = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=no_limit)
-        self.bad = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=no_limit)
-        sizes = [("grpc.max_receive_message_length", ANSWER_LIMIT_BYTES), ("grpc.max_send_message_length", -1)]
-        # Channels with equal arguments share one connection unless told otherwise.
-        self.channels = [
-            grpc.aio.insecure_channel(endpoint.grpc, options=[*sizes, ("grpc.use_local_subchannel_pool", 1)])
-            for _ in range(CHANNELS)
-        ]
+        # A server that may compress its answers does, which costs both sides more than it saves here.
+        common: dict[str, Any] = {"timeout": no_limit, "skip_auto_headers": ("Accept-Encoding",)}
+        self.good = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), **common)
+        self.bad = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), **common)
+        self.channels = [grpc.aio.insecure_channel(endpoint.grpc, options=CHANNEL_OPTIONS) for _ in range(CHANNELS)]
         self.calls = [channel.unary_unary(INFER, None, None) for channel in self.channels]
         self.turn = 0
 
@@ -117,8 +149,7 @@ class _Line:
 
     async def _ask_http(self, request: Request, request_id: str) -> Came:
         message = request.http(request_id)
-        well_meant = not request.what
-        session = self.good if well_meant else self.bad
+        session = self.bad if request.breaks else self.good
         async with session.post(
             f"http://{self.endpoint.http}/v2/models/{request.model}/infer", data=message.body, headers=message.headers
         ) as answer:

@@ -31,10 +31,12 @@ def malformed_requests(contract: ModelContract, row: Row) -> list[Request]:
     tensors = wire_tensors(contract, row)
     found = _both(contract, _wrong_tensors(contract, row, tensors))
     found += [
-        Request(contract.name, Protocol.HTTP, what, raw=message) for what, message in _wrong_http(contract, tensors)
+        Request(contract.name, Protocol.HTTP, what, raw=message, breaks=True)
+        for what, message in _wrong_http(contract, tensors)
     ]
     found += [
-        Request(contract.name, Protocol.GRPC, what, raw=message) for what, message in _wrong_grpc(contract, tensors)
+        Request(contract.name, Protocol.GRPC, what, raw=message, breaks=True)
+        for what, message in _wrong_grpc(contract, tensors)
     ]
     return found
 
@@ -50,13 +52,15 @@ def framing_requests(contract: ModelContract, row: Row) -> list[Request]:
     found = _both(contract, _wrong_frames(contract, tensors))
     if contract.batched:
         none = tuple(_of(tensor, row[tensor.name][:0]) for tensor in tensors)
-        found += [Request(contract.name, protocol, "zero rows", tensors=none) for protocol in Protocol]
+        found += [Request(contract.name, protocol, "zero rows", tensors=none, breaks=True) for protocol in Protocol]
     return found
 
 
 def _both(contract: ModelContract, variants: Iterator[tuple[str, Tensors]]) -> list[Request]:
     return [
-        Request(contract.name, protocol, what, tensors=tensors) for what, tensors in variants for protocol in Protocol
+        Request(contract.name, protocol, what, tensors=tensors, breaks=True)
+        for what, tensors in variants
+        for protocol in Protocol
     ]
 
 

@@ -59,6 +59,7 @@ class Pool:
             protocol,
             tensors=self.tensors[number],
             expected=Expected(self.answers[number]),
+            rows=(number,),
         )
 
     def owner(self, outputs: Row, tolerance: float) -> int | None:

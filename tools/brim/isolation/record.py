@@ -1,4 +1,4 @@
-"""The results as files: ``isolation.json`` and JUnit XML, which continuous integration shows as tests."""
+"""The results as files: JSON, JUnit XML, which continuous integration shows as tests, and a page for people."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from brim.errors import InputError
-from brim.isolation.suite import Result
+from brim.isolation.page import page
+from brim.isolation.result import Result
 from brim.units import US_PER_S
 
 JSON_NAME = "isolation.json"
 JUNIT_NAME = "isolation.xml"
+PAGE_NAME = "isolation.html"
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_results(folder: Path, about: Mapping[str, object], results: Sequence[Result]) -> list[Path]:
-    """Write both files; their paths. ``about`` stands in front in the JSON.
+    """Write the three files; their paths. ``about`` stands in front in the JSON.
 
     Raises:
         InputError: the folder cannot be written.
@@ -27,6 +29,7 @@ def write_results(folder: Path, about: Mapping[str, object], results: Sequence[R
     texts = {
         JSON_NAME: json.dumps(document, indent=2) + "\n",
         JUNIT_NAME: junit(str(about.get("model", "")), results),
+        PAGE_NAME: page(about, results),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,9 @@ from brim.isolation.wire import HttpMessage, WireTensor, grpc_message, http_json
 from brim.measure.plan import Protocol
 from brim.service.samples import Row
 
+ROWS_SHOWN = 4
+"""Row numbers in the name of a request that has many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -43,6 +46,8 @@ class Request:
         leaving: how it goes away; None for a caller that waits.
         leaves_after_us: when, after sending.
         as_json: over HTTP, whether the values travel as JSON and not in binary form.
+        rows: numbers of the good rows that it holds, in their pool; empty where it has rows of its own.
+        breaks: whether it breaks the protocol, so that the server may close its connection: it gets one of its own.
     """
 
     model: str
@@ -55,6 +60,8 @@ class Request:
     leaving: Leaving | None = None
     leaves_after_us: int = 0
     as_json: bool = False
+    rows: tuple[int, ...] = ()
+    breaks: bool = False
 
     def http(self, request_id: str) -> HttpMessage:
         """The message over HTTP."""
@@ -66,9 +73,19 @@ class Request:
         """The message over gRPC."""
         return self.raw if isinstance(self.raw, bytes) else grpc_message(self.model, self.tensors, request_id)
 
+    def content(self) -> str:
+        """What it holds, for people."""
+        if self.what:
+            return f"{self.what}, marker {self.marker}" if self.marker else self.what
+        if not self.rows:
+            return "a good row"
+        numbers = ", ".join(map(str, self.rows[:ROWS_SHOWN]))
+        more = ", ..." if len(self.rows) > ROWS_SHOWN else ""
+        return f"row {numbers}" if len(self.rows) == 1 else f"{len(self.rows)} rows: {numbers}{more}"
+
     def name(self) -> str:
-        """Protocol and speciality, for people."""
-        return f"{self.protocol.value}, {self.what or 'a good row'}"
+        """Protocol and content, for people."""
+        return f"{self.protocol.value}, {self.content()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ TEXTS = {
     "half a surrogate pair": b"\xed\xa0\x80",
     "text with NUL bytes": b"a\x00\x00",
 }
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
+"""Elements of a variable axis, or words of a text: short ones are as many as long ones."""
+TEXTS_OF_A_LENGTH = 2
 FIRST_MARKER = 7_700_000
 MARKERS = 100_000
 _MARKABLE = frozenset(["INT32", "INT64", "UINT32", "UINT64", "FP32", "FP64", "BYTES"])
@@ -105,6 +108,36 @@ def _harms(spec: TensorSpec, array: npt.NDArray[Any], draw: np.random.Generator)
         values += [value for value in (100_000, 1 << 31) if value < limits_i.max]
         for value in values:
             yield f"the value {value}", tensor_bytes(_with(array, place, value), spec.datatype)
+
+
+def has_lengths(contract: ModelContract) -> bool:
+    """Whether rows of the model can differ in size: a variable axis, or text."""
+    return any(-1 in spec.shape or spec.datatype == "BYTES" for spec in contract.inputs)
+
+
+def rows_of_lengths(contract: ModelContract, row: Row, draw: np.random.Generator) -> list[Special]:
+    """Rows of every length of ``LENGTHS``, with random values or words; inputs of a fixed size are those of ``row``."""
+    found = []
+    for number, length in enumerate(LENGTHS * TEXTS_OF_A_LENGTH):
+        made = {spec.name: _long(contract, spec, row[spec.name], length, number, draw) for spec in contract.inputs}
+        found.append(Special(f"length {length}", wire_tensors(contract, made)))
+    return found
+
+
+def _long(
+    contract: ModelContract,
+    spec: TensorSpec,
+    array: npt.NDArray[Any],
+    length: int,
+    number: int,
+    draw: np.random.Generator,
+) -> npt.NDArray[Any]:
+    if -1 in spec.shape:
+        array = _random(contract, spec, length, number, draw)
+    if spec.datatype != "BYTES":
+        return array
+    words = [f"{word}".encode() for word in draw.integers(0, 1_000, length)]
+    return np.full(array.shape, b" ".join(words), dtype=np.object_)
 
 
 def _with(array: npt.NDArray[Any], place: int, value: object) -> npt.NDArray[Any]:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Annotated, Self
 
 import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from brim.cli.app import JsonFlag
 from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_on_signal
-from brim.cli.output import put, put_answer, say
+from brim.cli.output import people, put, put_answer, say
 from brim.config.generate import Profile
 from brim.errors import InputError, ModelFileError
+from brim.isolation.checks import chosen
+from brim.isolation.fuzz_plan import Window
 from brim.isolation.judge import Verdict
 from brim.isolation.record import write_results
-from brim.isolation.suite import Options, Result, chosen, run_suite
+from brim.isolation.result import Options, Result, totals
+from brim.isolation.suite import run_suite
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint, endpoint_from_url
+from brim.server.supervise import Supervisor
 from brim.service.load import find_service, find_services
 from brim.service.samples import Row, random_rows, sample_rows
 from brim.service.schema import Service
@@ -30,8 +38,12 @@ from brim_export.known_answers import known_answers
 ROWS = 200
 INTERRUPTED = 130
 DEFAULTS = Options()
+ABOUT = ("requests", "callers", "seed", "tolerance", "poison_share")
+RATIO = "poison_throughput_ratio"
+SHOWN_EVERY = 64
+TOLD_EVERY_S = 15.0
 COLUMNS = {
-    "check": 20,
+    "check": 21,
     "": 4,
     "sent": 7,
     "right": 7,
@@ -63,8 +75,17 @@ def isolate(
     answer_timeout_s: Annotated[
         float, typer.Option(min=0.1, help="A caller without an answer by then counts as hung.")
     ] = DEFAULTS.answer_timeout_s,
+    poison_share: Annotated[
+        float, typer.Option(min=0.0001, max=0.5, help="Share of bad requests where there are few of them.")
+    ] = DEFAULTS.poison_share,
+    allow_reload: Annotated[
+        bool, typer.Option("--allow-reload", help="The model at --url may be loaded anew by its repository API.")
+    ] = False,
+    fuzz_only: Annotated[
+        str | None, typer.Option(help="Repeat just these of the check `fuzz`, such as http:150-199.")
+    ] = None,
     check: Annotated[list[str] | None, typer.Option(help="Only this check; may be given several times.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for isolation.json and JUnit XML.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for isolation.json, JUnit XML and a page.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Prove that no caller is hurt by a neighbour: own answers, own errors, whatever the others send or do."""
@@ -73,57 +94,72 @@ def isolate(
             "neither a service nor --url with --model is given",
             hint="brim isolate NAME, or brim isolate --url U --model M",
         )
-    if url is None and (model is not None or grpc_port is not None):
-        raise InputError("--model and --grpc-port go with --url", hint="a server that is started here needs neither")
-    chosen(check or [])
-    project = find_project() if name is not None else None
-    service = find_service(project.services, name) if project and name is not None else None
-    words = [
-        *([name] if name is not None else []),
-        *(["--url", url] if url is not None else []),
-        *(["--model", model] if model is not None else []),
-        *(["--grpc-port", str(grpc_port)] if grpc_port is not None else []),
-        *("--requests", str(requests), "--seed", str(seed)),
-        *(["--callers", str(callers)] if callers != DEFAULTS.callers else []),
-        *(["--tolerance", str(tolerance)] if tolerance != DEFAULTS.tolerance else []),
-        *(["--answer-timeout-s", str(answer_timeout_s)] if answer_timeout_s != DEFAULTS.answer_timeout_s else []),
-    ]
+    if url is None and (model is not None or grpc_port is not None or allow_reload):
+        raise InputError(
+            "--model, --grpc-port and --allow-reload go with --url",
+            hint="a server that is started here needs none of them",
+        )
     options = Options(
         requests=requests,
         seed=seed,
         callers=callers,
         answer_timeout_s=answer_timeout_s,
         tolerance=tolerance,
+        poison_share=poison_share,
         checks=tuple(check or ()),
-        repeat=shlex.join(["brim", "isolate", *words]),
+        may_reload=allow_reload,
+        fuzz_only=str(Window.parse(fuzz_only)) if fuzz_only is not None else "",
     )
+    chosen(options.checks)
+    options = replace(options, repeat=_repeat(options, name, url, model, grpc_port))
+    project = find_project() if name is not None else None
+    service = find_service(project.services, name) if project and name is not None else None
     target = model or (service.name if service else "")
     shown: list[Result] = []
     show = say if as_json else put
+    began = perf_counter_ns()
+
+    progress = _Progress()
 
     def on_result(result: Result) -> None:
-        if not shown:
-            show(_line(list(COLUMNS)))
-        shown.append(result)
-        show(_line(_cells(result)))
-        if result.message:
-            say(f"  {result.message}")
+        with progress.aside():
+            if not shown:
+                show(_line(list(COLUMNS)))
+            shown.append(result)
+            show(_line(_cells(result)))
+            if result.message:
+                say(f"  {result.message}")
 
     finished = False
     with stop_on_signal(), ExitStack() as stack:
-        endpoint = (
-            replace(endpoint_from_url(url, grpc_port=grpc_port), metrics=None)
-            if url is not None
-            else _serve(stack, project, service)
-        )
+        running = _serve(stack, project, service) if url is None else None
+        endpoint = running.server.endpoint if running else _foreign(url or "", grpc_port)
         rows = good_rows(service, seed=seed) if service else []
-        run_suite(endpoint, target, options, rows=rows, on_result=on_result, on_progress=say)
+        with progress:
+            run_suite(
+                endpoint,
+                target,
+                options,
+                rows=rows,
+                own=running.server if running else None,
+                supervisor=running.supervisor if running else None,
+                on_result=on_result,
+                on_progress=progress.step,
+                on_count=progress.count,
+            )
         finished = True
     if not finished:
         say(f"interrupted after {len(shown)} checks")
         return INTERRUPTED
     ok = all(result.ok for result in shown)
-    about = {"model": target, "ok": ok, "requests": requests, "callers": callers, "seed": seed, "tolerance": tolerance}
+    about = {
+        "model": target,
+        "ok": ok,
+        **{key: value for key, value in asdict(options).items() if key in ABOUT},
+        "took_us": (perf_counter_ns() - began) // 1_000,
+        "totals": totals(shown),
+        "poison_throughput_ratio": _ratio(shown),
+    }
     files = write_results(out, about, shown) if out else []
     if as_json:
         checks = [result.as_json() for result in shown]
@@ -131,9 +167,47 @@ def isolate(
     else:
         for path in files:
             say(f"written: {path}")
-        failed = [result.id for result in shown if not result.ok]
-        say(f"isolation is broken: {', '.join(failed)}" if failed else f"nobody was hurt in {len(shown)} checks")
+        say(_summary(shown))
     return 0 if ok else 1
+
+
+def _repeat(options: Options, name: str | None, url: str | None, model: str | None, grpc_port: int | None) -> str:
+    """The command that does the same again, but for ``--check``."""
+    words = [
+        *([name] if name is not None else []),
+        *(["--url", url] if url is not None else []),
+        *(["--model", model] if model is not None else []),
+        *(["--grpc-port", str(grpc_port)] if grpc_port is not None else []),
+        *("--requests", str(options.requests), "--seed", str(options.seed)),
+    ]
+    for flag, value, usual in (
+        ("--callers", options.callers, DEFAULTS.callers),
+        ("--tolerance", options.tolerance, DEFAULTS.tolerance),
+        ("--answer-timeout-s", options.answer_timeout_s, DEFAULTS.answer_timeout_s),
+        ("--poison-share", options.poison_share, DEFAULTS.poison_share),
+    ):
+        words += [flag, str(value)] if value != usual else []
+    words += ["--allow-reload"] if options.may_reload else []
+    return shlex.join(["brim", "isolate", *words])
+
+
+def _ratio(results: Sequence[Result]) -> float | None:
+    """What poison leaves of the throughput; None where it was not measured."""
+    found = [result.figures[RATIO] for result in results if RATIO in result.figures]
+    return found[0] if found else None
+
+
+def _summary(results: Sequence[Result]) -> str:
+    counts = totals(results)
+    parts = " + ".join(f"{counts[verdict.value]:,} {verdict.value.replace('_', ' ')}" for verdict in Verdict)
+    failed = [result.id for result in results if not result.ok]
+    skipped = sum(result.skipped for result in results)
+    verdict = (
+        f"isolation is broken: {', '.join(failed)}"
+        if failed
+        else f"nobody was hurt in {len(results) - skipped} checks, {skipped} had nothing to check"
+    )
+    return f"{counts['sent']:,} requests sent = {parts}\n{verdict}"
 
 
 def good_rows(service: Service, *, seed: int) -> list[Row]:
@@ -145,7 +219,20 @@ def good_rows(service: Service, *, seed: int) -> list[Row]:
     return [*samples, *random_rows(service, ROWS - len(samples), seed=seed)]
 
 
-def _serve(stack: ExitStack, project: Project | None, service: Service | None) -> Endpoint:
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A server of our own, and what starts it again when it dies."""
+
+    server: EmbeddedServer
+    supervisor: Supervisor
+
+
+def _foreign(url: str, grpc_port: int | None) -> Endpoint:
+    """Somebody else's server; where its metrics page is, nobody says."""
+    return replace(endpoint_from_url(url, grpc_port=grpc_port), metrics=None)
+
+
+def _serve(stack: ExitStack, project: Project | None, service: Service | None) -> _Running:
     """A server of our own with the service, and one other service for ``two_models`` where one is exported."""
     if project is None or service is None:
         raise AssertionError("a service is given when no address is")
@@ -159,7 +246,8 @@ def _serve(stack: ExitStack, project: Project | None, service: Service | None) -
         canaries=canaries(services),
         on_progress=say,
     )
-    return stack.enter_context(server).endpoint
+    stack.enter_context(server)
+    return _Running(server, stack.enter_context(Supervisor(server, on_event=lambda event: say(str(event)))))
 
 
 def _companion(project: Project, service: Service) -> list[Service]:
@@ -184,3 +272,56 @@ def _cells(result: Result) -> list[str]:
     batch = "-" if result.mean_batch is None else f"{result.mean_batch:.1f}"
     counts = [str(getattr(result, verdict.value)) for verdict in Verdict]
     return [result.id, state, str(result.sent), *counts, batch, f"{result.took_us / 1e6:.1f}"]
+
+
+class _Progress:
+    """A bar on a terminal; elsewhere a sentence now and then."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} answers"), TimeElapsedColumn())
+        self.bar = Progress(SpinnerColumn(), *columns, console=people, transient=True, redirect_stdout=False)
+        self.task = self.bar.add_task("starting", total=None)
+        self.counted = 0
+        self.told = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if people.is_terminal:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if people.is_terminal:
+            self.bar.stop()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The bar is away while something is written to the same terminal."""
+        if people.is_terminal:
+            self.bar.stop()
+        try:
+            yield
+        finally:
+            if people.is_terminal:
+                self.bar.start()
+
+    def step(self, what: str) -> None:
+        """The next thing is begun."""
+        self.counted = 0
+        self.told = time.monotonic()
+        if people.is_terminal:
+            self.bar.reset(self.task, description=what, total=None)
+        else:
+            say(what)
+
+    def count(self, more: int) -> None:
+        """So many more answers have come."""
+        self.counted += more
+        if self.counted % SHOWN_EVERY:
+            return
+        if people.is_terminal:
+            self.bar.update(self.task, completed=self.counted)
+        elif time.monotonic() - self.told > TOLD_EVERY_S:
+            self.told = time.monotonic()
+            say(f"  {self.counted:,} answers so far")
