@@ -196,7 +196,8 @@ class OnnxModel:
         return self.stats.rows > 0 and self.stats.model_us >= CANCEL_CHECK_PAYS_US * self.stats.rows
 
     def close(self) -> None:
-        """Log what was done."""
+        """Log what was done, and take the counters off the metrics page."""
+        self._counters = None
         stats = self.stats
         self._info(
             f"{stats.requests} requests ({stats.refused} refused, {stats.failed} failed), {stats.rows} rows in "

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 import typer
 
-from brim.cli.commands import add, config, doctor, export, isolate, lint, measure, serve, up
+from brim.cli.commands import (
+    add,
+    bench,
+    config,
+    doctor,
+    export,
+    isolate,
+    lint,
+    measure,
+    report,
+    serve,
+    simulate,
+    sweep,
+    tune,
+    up,
+)
 from brim.cli.system_errors import explaining
 
 
 def register(app: typer.Typer) -> None:
     """Add every command to the application, in the order of the flow."""
-    for module in (up, add, export, config, lint, serve, measure, isolate, doctor):
+    for module in (
+        up,
+        add,
+        export,
+        config,
+        lint,
+        serve,
+        measure,
+        sweep,
+        bench,
+        simulate,
+        tune,
+        isolate,
+        report,
+        doctor,
+    ):
         app.command()(explaining(getattr(module, module.__name__.rpartition(".")[2])))

@@ -1,0 +1,182 @@
+"""``brim bench``: two ways of doing the same work, in turn on this machine, held against a target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from brim.bench import padding, runtime_cost
+from brim.bench.comparison import Comparison
+from brim.bench.fit import REPEATS, Fit, fit_padding
+from brim.cli.app import JsonFlag
+from brim.cli.commands.bench_simulation import bench_simulation
+from brim.cli.commands.serve import new_log, require_artifacts, stop_on_signal
+from brim.cli.output import put, put_answer, say, table_text
+from brim.config.generate import Profile
+from brim.errors import InputError
+from brim.measure.launcher import find_launcher
+from brim.paths import Project, find_project
+from brim.service.load import find_service
+from brim.service.schema import Service
+
+INTERRUPTED = 130
+ANSWER_FILE = "bench.json"
+
+
+class Benchmark(StrEnum):
+    """Which question."""
+
+    PADDING = "padding"
+    RUNTIME_COST = "runtime-cost"
+    FIT_PADDING = "fit-padding"
+    SIMULATION = "simulation"
+
+
+DEFAULT_SERVICE = {
+    Benchmark.PADDING: "text_embedding",
+    Benchmark.RUNTIME_COST: "image_classifier",
+    Benchmark.FIT_PADDING: "text_embedding",
+}
+
+
+def bench(
+    benchmark: Annotated[
+        Benchmark,
+        typer.Argument(
+            help="padding: mixed-length text, served against loops without a server. runtime-cost: the server's processor "
+            "time a request, against a model without checks. fit-padding: the `padding:` block for this machine. "
+            "simulation: the simulator's predictions against the real server."
+        ),
+    ],
+    name: Annotated[str | None, typer.Argument(help="A service; one that is shipped when absent.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Comparisons; 5 at least allow a verdict.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For what is sent.")] = 0,
+    points: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="simulation: so many of the grid's points.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=600, help="simulation: length of a point; a few thousand requests when absent."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, for the figures and raw output.")] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Answer a question about speed on this machine; exit code 1 when a target is missed, 3 when noise forbids an answer."""
+    project = find_project()
+    if benchmark is Benchmark.SIMULATION:
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-simulation"
+        return bench_simulation(project, folder, points=points, seconds=seconds, seed=seed, as_json=as_json)
+    service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
+    _require_shape(benchmark, service)
+    require_artifacts(project, [service], Profile.DEFAULT)
+    folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-{benchmark.value}"
+    # Before the minutes that it takes to have something to put there.
+    folder.mkdir(parents=True, exist_ok=True)
+    answer: Comparison | Fit | None = None
+    with stop_on_signal():
+        answer = _answer(benchmark, project, service, folder, rounds, seed)
+    if answer is None:
+        say("interrupted: no answer")
+        return INTERRUPTED
+    data = answer.as_json()
+    (folder / ANSWER_FILE).write_text(json.dumps(data) + "\n", encoding="utf-8")
+    code = int(answer.exit_code) if isinstance(answer, Comparison) else 0
+    if as_json:
+        put_answer("bench", {**data, "folder": str(folder)}, ok=code == 0)
+    else:
+        put(_shown(answer) if isinstance(answer, Comparison) else answer.block())
+        say(f"figures of every round: {folder / ANSWER_FILE}")
+    return code
+
+
+def _answer(
+    benchmark: Benchmark, project: Project, service: Service, folder: Path, rounds: int | None, seed: int
+) -> Comparison | Fit:
+    if benchmark is Benchmark.FIT_PADDING:
+        return fit_padding(project, service, seed=seed, repeats=rounds or REPEATS, on_progress=say)
+    if benchmark is Benchmark.PADDING:
+        effort = padding.DEFAULT_EFFORT if rounds is None else replace(padding.DEFAULT_EFFORT, rounds=rounds)
+        return padding.padding(project, service, log_file=new_log(project), seed=seed, effort=effort, on_progress=say)
+    launcher = find_launcher(project.cache_folder(), on_progress=say)
+    cost = runtime_cost.DEFAULT_EFFORT if rounds is None else replace(runtime_cost.DEFAULT_EFFORT, rounds=rounds)
+    return runtime_cost.runtime_cost(
+        project,
+        service,
+        launcher=launcher,
+        folder=folder,
+        log_file=new_log(project),
+        seed=seed,
+        effort=cost,
+        on_progress=say,
+    )
+
+
+def _require_shape(benchmark: Benchmark, service: Service) -> None:
+    """Refuse a service that the question cannot be asked of.
+
+    Raises:
+        InputError: it has several inputs or outputs, or no text where text is needed, or text where none can be.
+    """
+    kinds = [tensor.dtype.value for tensor in service.inputs]
+    text = kinds == ["BYTES"]
+    wants_text = benchmark is not Benchmark.RUNTIME_COST
+    if len(kinds) != 1 or len(service.outputs) != 1 or text is not wants_text:
+        wanted = "one text input" if wants_text else "one input that is no text"
+        raise InputError(
+            f"{service.name} has inputs of {kinds} and {len(service.outputs)} outputs; "
+            f"`brim bench {benchmark.value}` wants {wanted} and one output",
+            hint=f"leave the name out: {DEFAULT_SERVICE[benchmark]} is taken",
+        )
+
+
+def _shown(found: Comparison) -> str:
+    parts = [f"{found.name}: {found.conditions}", table_text(_ratios(found)), table_text(_figures(found))]
+    stages = found.details.get("stages_us")
+    if isinstance(stages, dict):
+        parts.append(table_text(_stages(stages)))
+    return "\n".join(parts)
+
+
+def _ratios(found: Comparison) -> Table:
+    table = Table("ratio", "target", "median", "interval", "rounds", "verdict", box=None, pad_edge=False)
+    for judged in found.ratios:
+        spread = judged.spread
+        table.add_row(
+            judged.target.ratio,
+            str(judged.target),
+            f"{spread.median:.3f}",
+            f"{spread.low:.3f} to {spread.high:.3f} ({spread.confidence:.0%})",
+            str(spread.rounds),
+            judged.verdict.value,
+        )
+    return table
+
+
+def _figures(found: Comparison) -> Table:
+    table = Table("measured", "median", "least", "most", box=None, pad_edge=False)
+    for name, values in found.figures.items():
+        table.add_row(name, *(f"{pick(values):.2f}" for pick in _PICKS))
+    return table
+
+
+_PICKS: tuple[Callable[..., float], ...] = (median, min, max)
+
+
+def _stages(stages: dict[str, dict[str, float]]) -> Table:
+    names = list(dict.fromkeys(name for spent in stages.values() for name in spent))
+    table = Table("stage, us a request", *stages, box=None, pad_edge=False)
+    for name in names:
+        table.add_row(name, *(f"{spent[name]:.2f}" if name in spent else "-" for spent in stages.values()))
+    table.add_row("all", *(f"{sum(spent.values()):.2f}" for spent in stages.values()))
+    return table
