@@ -63,6 +63,7 @@ class Bench:
         *,
         own: EmbeddedServer | None = None,
         supervisor: Supervisor | None = None,
+        guarded: bool = False,
         on_count: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Take the parts together.
@@ -74,6 +75,7 @@ class Bench:
             options: of the run.
             own: the server itself where the suite may load its models anew and harm it.
             supervisor: what starts that server again when it dies.
+            guarded: whether a gateway stands before the server that stops what would end it.
             on_count: told after each answer in company how many more have come.
         """
         self.endpoint = endpoint
@@ -82,8 +84,14 @@ class Bench:
         self.options = options
         self.own = own
         self.supervisor = supervisor
+        self.guarded = guarded
         self.on_count = on_count
         self.dead = False
+
+    @property
+    def control(self) -> Endpoint:
+        """Where models are loaded: the server itself, since no gateway offers that to callers."""
+        return self.own.endpoint if self.own else self.endpoint
 
     @property
     def model(self) -> str:

@@ -25,6 +25,7 @@ def fuzz(bench: Bench, material: Material, prefix: str) -> Account:
             seed=options.seed,
             answer_timeout_s=options.answer_timeout_s,
             tolerance=options.tolerance,
+            killers=bench.guarded,
             only=Window.parse(options.fuzz_only) if options.fuzz_only else None,
             restart_s=RESTART_S if bench.supervisor else 0.0,
         ),

@@ -33,7 +33,7 @@ def reload_under_load(bench: Bench, material: Material, prefix: str) -> Account:
     if bench.own is None and not bench.options.may_reload:
         account.skipped = "the server is not the suite's own, and --allow-reload is not given"
         return account
-    with closing(bench.endpoint.http_client(concurrency=2, timeout_s=LOAD_TIMEOUT_S)) as client:
+    with closing(bench.control.http_client(concurrency=2, timeout_s=LOAD_TIMEOUT_S)) as client:
         try:
             config = client.get_model_config(bench.model)
             requests = good(material.pool, material.count, material.draw)

@@ -33,6 +33,7 @@ def run_suite(
     rows: Sequence[Row] = (),
     own: EmbeddedServer | None = None,
     supervisor: Supervisor | None = None,
+    guarded: bool = False,
     on_result: Callable[[Result], None] = lambda _: None,
     on_progress: Callable[[str], None] = lambda _: None,
     on_count: Callable[[int], None] = lambda _: None,
@@ -44,9 +45,10 @@ def run_suite(
         model: its name there.
         options: how much, how, which.
         rows: good rows with the batch dimension 1 in front; random ones by the model's types and shapes when empty.
-        own: the server at ``endpoint`` where the suite may harm it and start others like it; without it, the checks
+        own: the server at or behind ``endpoint`` where the suite may harm it and start others like it; without it, the checks
             that need this are skipped.
         supervisor: what starts that server again when it dies, so that the other checks are run all the same.
+        guarded: whether a gateway stands at ``endpoint``; then what ends a bare server is sent, too.
         on_result: told each result when its check has ended.
         on_progress: told what is happening, a short sentence each.
         on_count: told how many more answers have come, while they come.
@@ -64,8 +66,13 @@ def run_suite(
     pool = make_pool(
         endpoint, contract, mine[:POOL_ROWS], timeout_s=options.answer_timeout_s, tolerance=options.tolerance
     )
-    other = _other_pool(endpoint, model, options) if any(check.id == "two_models" for check in checks) else None
-    bench = Bench(endpoint, pool, other, options, own=own, supervisor=supervisor, on_count=on_count)
+    control = own.endpoint if own else endpoint
+    other = (
+        _other_pool(endpoint, other_model(control, model), options)
+        if any(check.id == "two_models" for check in checks)
+        else None
+    )
+    bench = Bench(endpoint, pool, other, options, own=own, supervisor=supervisor, guarded=guarded, on_count=on_count)
     trouble = bench.canary()
     if trouble:
         raise ServerFailed(
@@ -88,8 +95,7 @@ def run_suite(
     return results
 
 
-def _other_pool(endpoint: Endpoint, model: str, options: Options) -> Pool | None:
-    name = other_model(endpoint, model)
+def _other_pool(endpoint: Endpoint, name: str | None, options: Options) -> Pool | None:
     if name is None:
         return None
     contract = read_contract(endpoint, name)

@@ -20,6 +20,8 @@ from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_o
 from brim.cli.output import people, put, put_answer, say
 from brim.config.generate import Profile
 from brim.errors import InputError, ModelFileError
+from brim.gateway.envoy import Gateway
+from brim.gateway.limits import request_limits
 from brim.isolation.checks import chosen
 from brim.isolation.fuzz_plan import Window
 from brim.isolation.judge import Verdict
@@ -84,6 +86,10 @@ def isolate(
     fuzz_only: Annotated[
         str | None, typer.Option(help="Repeat just these of the check `fuzz`, such as http:150-199.")
     ] = None,
+    gateway: Annotated[
+        bool,
+        typer.Option("--gateway/--no-gateway", help="Whether callers go through the gateway, as they do in service."),
+    ] = True,
     check: Annotated[list[str] | None, typer.Option(help="Only this check; may be given several times.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for isolation.json, JUnit XML and a page.")] = None,
     as_json: JsonFlag = False,
@@ -111,7 +117,7 @@ def isolate(
         fuzz_only=str(Window.parse(fuzz_only)) if fuzz_only is not None else "",
     )
     chosen(options.checks)
-    options = replace(options, repeat=_repeat(options, name, url, model, grpc_port))
+    options = replace(options, repeat=_repeat(options, name, url, model, grpc_port, gateway=gateway))
     project = find_project() if name is not None else None
     service = find_service(project.services, name) if project and name is not None else None
     target = model or (service.name if service else "")
@@ -132,8 +138,8 @@ def isolate(
 
     finished = False
     with stop_on_signal(), ExitStack() as stack:
-        running = _serve(stack, project, service) if url is None else None
-        endpoint = running.server.endpoint if running else _foreign(url or "", grpc_port)
+        running = _serve(stack, project, service, gateway=gateway) if url is None else None
+        endpoint = running.endpoint if running else _foreign(url or "", grpc_port)
         rows = good_rows(service, seed=seed) if service else []
         with progress:
             run_suite(
@@ -143,6 +149,7 @@ def isolate(
                 rows=rows,
                 own=running.server if running else None,
                 supervisor=running.supervisor if running else None,
+                guarded=running is not None and gateway,
                 on_result=on_result,
                 on_progress=progress.step,
                 on_count=progress.count,
@@ -171,7 +178,9 @@ def isolate(
     return 0 if ok else 1
 
 
-def _repeat(options: Options, name: str | None, url: str | None, model: str | None, grpc_port: int | None) -> str:
+def _repeat(
+    options: Options, name: str | None, url: str | None, model: str | None, grpc_port: int | None, *, gateway: bool
+) -> str:
     """The command that does the same again, but for ``--check``."""
     words = [
         *([name] if name is not None else []),
@@ -188,6 +197,7 @@ def _repeat(options: Options, name: str | None, url: str | None, model: str | No
     ):
         words += [flag, str(value)] if value != usual else []
     words += ["--allow-reload"] if options.may_reload else []
+    words += [] if gateway else ["--no-gateway"]
     return shlex.join(["brim", "isolate", *words])
 
 
@@ -221,10 +231,11 @@ def good_rows(service: Service, *, seed: int) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A server of our own, and what starts it again when it dies."""
+    """A server of our own, what starts it again when it dies, and where its callers go."""
 
     server: EmbeddedServer
     supervisor: Supervisor
+    endpoint: Endpoint
 
 
 def _foreign(url: str, grpc_port: int | None) -> Endpoint:
@@ -232,7 +243,7 @@ def _foreign(url: str, grpc_port: int | None) -> Endpoint:
     return replace(endpoint_from_url(url, grpc_port=grpc_port), metrics=None)
 
 
-def _serve(stack: ExitStack, project: Project | None, service: Service | None) -> _Running:
+def _serve(stack: ExitStack, project: Project | None, service: Service | None, *, gateway: bool) -> _Running:
     """A server of our own with the service, and one other service for ``two_models`` where one is exported."""
     if project is None or service is None:
         raise AssertionError("a service is given when no address is")
@@ -247,7 +258,12 @@ def _serve(stack: ExitStack, project: Project | None, service: Service | None) -
         on_progress=say,
     )
     stack.enter_context(server)
-    return _Running(server, stack.enter_context(Supervisor(server, on_event=lambda event: say(str(event)))))
+    supervisor = stack.enter_context(Supervisor(server, on_event=lambda event: say(str(event))))
+    if not gateway:
+        return _Running(server, supervisor, server.endpoint)
+    # Without the bounds of the service: how long an answer takes beside thousands of bad requests is not the question here.
+    front = Gateway(server.endpoint, log_file=new_log(project, "gateway"), limits=request_limits(services))
+    return _Running(server, supervisor, stack.enter_context(front).endpoint)
 
 
 def _companion(project: Project, service: Service) -> list[Service]:
