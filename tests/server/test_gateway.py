@@ -97,8 +97,10 @@ def test_answers_are_those_of_the_server(shipped: EmbeddedServer, gateway: Gatew
         b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[4294967297,1,8,8],"data":[1]}]}',
         b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[9223372036854775807,1,8,8],"data":[1]}]}',
         b'{"inputs":' + b"[" * 250_000 + b"]" * 250_000 + b"}",
+        b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[1,8589934592,8,8],"data":[1]}]}',
+        b'{"inputs":[{"name":"IMAGE","datatype":"FP32","shape":[-1,1,8,8],"data":[1]}]}',
     ],
-    ids=["2^31 rows", "2^32+1 rows", "2^63-1 rows", "250,000 brackets"],
+    ids=["2^31 rows", "2^32+1 rows", "2^63-1 rows", "250,000 brackets", "2^33 channels", "-1 rows"],
 )
 def test_what_ends_the_server_does_not_reach_it(shipped: EmbeddedServer, gateway: Gateway, body: bytes) -> None:
     status, text = asked(gateway, "POST", INFER, body)

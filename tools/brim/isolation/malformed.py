@@ -1,7 +1,7 @@
 """Messages that break the protocol: what a confused or hostile client sends while others share the server.
 
-Left out on purpose, since they end a tritonserver 24.10 (measured) and a conformance suite must not end the server of
-somebody else: JSON whose first dimension is 2^31, 2^32+1 or 2^63-1, and JSON of some 250,000 nested brackets.
+Left out on purpose, since a conformance suite must not end the server of somebody else: what is known to end a bare
+tritonserver 24.10 (``brim.isolation.fuzz_avoid``).
 """
 
 from __future__ import annotations
