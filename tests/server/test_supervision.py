@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -243,6 +245,80 @@ def test_somebody_elses_reload_is_no_death(server: EmbeddedServer, steered: Stee
         assert control.load("doubler", timeout_s=PATIENCE_S) is None
         assert supervisor.counts == NONE
     assert ask(server.endpoint, "doubler") is None
+
+
+def swap(server: EmbeddedServer, mark: str) -> int:
+    """Load a loaded model anew with one parameter changed, as Triton swaps it; the process id of its new stub."""
+    before = set(server.stubs())
+    with closing(server.endpoint.http_client(timeout_s=PATIENCE_S)) as client:
+        config = client.get_model_config("doubler")
+        marked = {**config, "parameters": {"mark": {"string_value": mark}}}
+        client.load_model("doubler", config=json.dumps(marked))
+        assert client.get_model_config("doubler")["parameters"]["mark"]["string_value"] == mark
+    (new,) = [pid for pid, model in server.stubs().items() if model == "doubler" and pid not in before]
+    return new
+
+
+def clear_former_stubs(server: EmbeddedServer) -> None:
+    """A stub that has been replaced may stay until a later load (measured on 24.10), and ``stub_of`` wants one a model."""
+    if list(server.stubs().values()).count("doubler") > 1:
+        server.restart()
+
+
+def test_model_that_is_swapped_again_and_again_under_its_callers_is_no_death(server: EmbeddedServer) -> None:
+    swaps = 4
+
+    async def swap_under_callers() -> tuple[Traffic, list[int]]:
+        traffic, stop = Traffic(), asyncio.Event()
+
+        async def caller(number: int) -> None:
+            async with session() as calling:
+                while not stop.is_set():
+                    await call(calling, server.endpoint, "doubler", number, traffic)
+
+        tasks = [asyncio.create_task(caller(number)) for number in range(60)]
+        stubs = []
+        for number in range(swaps):
+            enough = len(traffic.right) + 60
+            await until(lambda enough=enough: len(traffic.right) >= enough, "nobody is answered")  # type: ignore[misc]
+            stubs.append(await asyncio.to_thread(swap, server, str(number)))
+        stop.set()
+        await asyncio.gather(*tasks)
+        return traffic, stubs
+
+    pid = server.pid
+    with Supervisor(server, bounds=NO_CANARIES) as supervisor:
+        traffic, stubs = asyncio.run(swap_under_callers())
+        assert traffic.errors == [] and traffic.wrong == []
+        assert len(set(stubs)) == swaps
+        assert supervisor.wait_healed(PATIENCE_S)
+        assert supervisor.counts == NONE
+    assert server.pid == pid
+    clear_former_stubs(server)
+
+
+def test_stub_that_dies_right_after_somebody_has_loaded_it_is_replaced(server: EmbeddedServer) -> None:
+    async def kill_fresh() -> tuple[float, float]:
+        traffic, after = Traffic(), Traffic()
+        victim = await asyncio.to_thread(swap, server, "killed")
+        killed_at = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        async with session() as calling:
+            await call(calling, server.endpoint, "doubler", 1, traffic)
+            (released_at,) = [*traffic.right, *(at for at, _ in traffic.errors)]
+            while not after.right:
+                assert time.monotonic() - killed_at <= ANSWERS_WITHIN_S, after.errors[-1:]
+                await call(calling, server.endpoint, "doubler", 7, after)
+                await asyncio.sleep(0.02)
+        return released_at - killed_at, after.right[0] - killed_at
+
+    with Supervisor(server, bounds=NO_CANARIES) as supervisor:
+        released_s, answered_s = asyncio.run(kill_fresh())
+        assert released_s <= RELEASED_WITHIN_S and answered_s <= ANSWERS_WITHIN_S
+        assert supervisor.wait_healed(PATIENCE_S, events=1)
+        assert supervisor.counts["dead_stub"] == 1 and supervisor.counts["crashed_server"] == 0
+        assert supervisor.events[-1].ok
+    clear_former_stubs(server)
 
 
 def test_stub_that_dies_again_and_again_is_given_up(server: EmbeddedServer, steered: Steered) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.errors import ServerFailed
+from brim.server.deaths import LOAD_FAILS_WITHIN_S, SCAN_EVERY_S, SURE_AFTER_S, StubWatch
 from brim.server.healer import Event, Healer, Incident
 from brim.server.healing import (
     LONGEST_PAUSE_S,
@@ -22,7 +25,7 @@ from brim.server.healing import (
     action_for_dead_stub,
 )
 from brim.server.model_control import Activity, activity_in
-from brim.server.stubs import model_of
+from brim.server.stubs import Duty, Stub, duty_of
 
 BOUNDS = Bounds(heals=3, within_s=100, release_s=1.5, reload_s=5)
 
@@ -102,12 +105,252 @@ def test_stub_is_known_by_the_command_line_of_its_own_server() -> None:
         "1048576",
         "1048576",
         "7",
-        "named_0_0",
+        "/b/python",
+        "336",
+        "named_0_1",
+        "DEFAULT",
     ]
-    assert model_of(line, "brim_7_ab_") == "named"
-    assert model_of(line, "brim_8_ab_") is None
-    assert model_of(["brim_7_ab_"], "brim_7_ab_") is None
-    assert model_of([], "brim_7_ab_") is None
+    assert duty_of(line, "brim_7_ab_") == Duty("named", "3", "named_0_1")
+    assert duty_of(line[:6], "brim_7_ab_") == Duty("named", "3", "")
+    assert duty_of(line, "brim_8_ab_") is None
+    assert duty_of(["brim_7_ab_"], "brim_7_ab_") is None
+    assert duty_of([], "brim_7_ab_") is None
+
+
+class Process:
+    """What a watch asks of a process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.state: str | None = psutil.STATUS_SLEEPING
+        """None once it has been collected."""
+
+    def is_running(self) -> bool:
+        return self.state is not None
+
+    def status(self) -> str:
+        if self.state is None:
+            raise psutil.NoSuchProcess(self.pid)
+        return self.state
+
+
+class Stubs:
+    """A server's stubs, a watch over them, and a clock that moves when told to. Stubs are named by their process ids."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.stubs: dict[int, Stub] = {}
+        self.states = {"m": "READY", "n": "READY"}
+        self.scans = 0
+        self.watch = StubWatch(
+            self.unseen,
+            lambda model: (self.states[model], ""),
+            lambda: "LOADING" in self.states.values(),
+            clock=lambda: self.now,
+        )
+
+    def unseen(self, seen: Collection[int]) -> list[Stub]:
+        self.scans += 1
+        found = []
+        for pid, stub in self.stubs.items():
+            state = stub.process.status() if stub.process.is_running() else None
+            if pid not in seen and state is not None:
+                duty = None if state == psutil.STATUS_ZOMBIE else stub.duty
+                found.append(Stub(duty, stub.started_s, stub.process))
+        return found
+
+    def start(self, *instances: str, model: str = "m") -> list[int]:
+        pids = []
+        for instance in instances:
+            self.now += 0.01
+            pids.append(1000 + len(self.stubs))
+            self.stubs[pids[-1]] = Stub(Duty(model, "1", instance), self.now, Process(pids[-1]))  # type: ignore[arg-type]
+        return pids
+
+    def end(self, *pids: int) -> None:
+        for pid in pids:
+            self.stubs[pid].process.state = psutil.STATUS_ZOMBIE  # type: ignore[attr-defined]
+
+    def collect(self, *pids: int) -> None:
+        for pid in pids:
+            self.stubs[pid].process.state = None  # type: ignore[attr-defined]
+
+    def look(self) -> list[int]:
+        return [death.stub.process.pid for death in self.watch.look()]
+
+    def look_for(self, seconds: float) -> list[int]:
+        """Everything that a second's tenths bring; what was told once must not be told again."""
+        told = []
+        for _ in range(round(seconds * 10)):
+            self.now += 0.1
+            told += self.look()
+        return told
+
+
+def watched(*instances: str) -> tuple[Stubs, list[int]]:
+    stubs = Stubs()
+    pids = stubs.start(*instances)
+    stubs.watch.begin()
+    return stubs, pids
+
+
+def test_stub_that_stays_a_zombie_has_died_and_is_told_once() -> None:
+    stubs, (first, second) = watched("m_0", "m_1")
+    stubs.end(first)
+    gone_at = stubs.now
+    assert stubs.look() == [] and stubs.watch.undecided
+    stubs.now = gone_at + SURE_AFTER_S - 0.001
+    assert stubs.look() == [] and stubs.watch.undecided
+    stubs.now = gone_at + SURE_AFTER_S
+    (death,) = stubs.watch.look()
+    assert death.stub.process.pid == first and death.stub.model == "m" and death.seen_s == gone_at
+    assert not stubs.watch.undecided
+    assert stubs.look_for(3 * SCAN_EVERY_S) == []
+    stubs.end(second)
+    assert stubs.look_for(1) == [second]
+
+
+def test_stub_that_is_collected_in_time_was_told_to_go() -> None:
+    stubs, (pid, _) = watched("m_0", "m_1")
+    stubs.end(pid)
+    assert stubs.look() == [] and stubs.watch.undecided
+    stubs.collect(pid)
+    stubs.now += 0.01
+    assert stubs.look() == [] and not stubs.watch.undecided
+    assert stubs.look_for(2) == []
+
+
+@pytest.mark.parametrize("seen_before", [False, True], ids=["not known yet", "known"])
+def test_stub_that_a_later_one_has_replaced_was_told_to_go_however_long_it_stays_a_zombie(seen_before: bool) -> None:
+    stubs, old = watched("m_0", "m_1")
+    new = stubs.start("m_1", "m_0")
+    if seen_before:
+        assert stubs.look_for(2 * SCAN_EVERY_S) == []
+    stubs.end(*old)
+    assert stubs.look() == [] and not stubs.watch.undecided
+    assert stubs.look_for(5) == []
+    stubs.end(new[0])
+    assert stubs.look_for(1) == [new[0]]
+
+
+def test_only_a_later_stub_of_the_same_instance_replaces_one() -> None:
+    stubs, (old,) = watched("m_0")
+    stubs.start("n_0", model="n")
+    new = stubs.start("m_0", "m_1")
+    assert stubs.look_for(2 * SCAN_EVERY_S) == []
+    # The former one lingers on, and the new one's neighbour was started after it.
+    stubs.end(new[0])
+    assert stubs.look_for(1) == new[:1]
+    assert not stubs.stubs[old].has_gone()
+
+
+@pytest.mark.parametrize("state", ["UNLOADING", "UNAVAILABLE"])
+def test_nobody_misses_the_stub_of_a_model_that_is_unloaded(state: str) -> None:
+    stubs, (pid, _) = watched("m_0", "m_1")
+    stubs.states["m"] = state
+    stubs.end(pid)
+    assert stubs.look_for(3) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_stub_that_dies_in_a_load_fails_the_load_or_has_died_when_that_hangs(known: bool) -> None:
+    def dies_in_a_load() -> tuple[Stubs, int]:
+        stubs, _ = watched("m_0")
+        stubs.states["n"] = "LOADING"
+        (pid,) = stubs.start("n_0", model="n")
+        if known:
+            assert stubs.look_for(2 * SCAN_EVERY_S) == []
+        stubs.end(pid)
+        return stubs, pid
+
+    stubs, pid = dies_in_a_load()
+    assert stubs.look_for(2) == [] and not stubs.watch.undecided
+    stubs.collect(pid)
+    assert stubs.look_for(0.1) == []
+    stubs.states["n"] = "UNAVAILABLE"
+    assert stubs.look_for(2 * LOAD_FAILS_WITHIN_S) == []
+
+    stubs, pid = dies_in_a_load()
+    assert stubs.look_for(LOAD_FAILS_WITHIN_S - 0.1) == []
+    assert stubs.look_for(2 * SCAN_EVERY_S) == [pid]
+    assert stubs.look_for(5) == []
+
+
+def test_collected_stub_is_missed_where_a_ready_model_has_no_other() -> None:
+    stubs, pids = watched("m_0")
+    stubs.collect(*pids)
+    assert stubs.look() == pids
+    stubs, pids = watched("m_0")
+    stubs.states["m"] = "UNAVAILABLE"
+    stubs.collect(*pids)
+    assert stubs.look_for(1) == []
+
+
+def test_stubs_that_go_together_are_told_together() -> None:
+    stubs, (first, second, third) = watched("m_0", "m_1", "m_2")
+    stubs.end(first)
+    stubs.look()
+    stubs.now += SURE_AFTER_S / 2
+    stubs.end(second)
+    stubs.look()
+    stubs.now += SURE_AFTER_S / 2
+    assert stubs.look() == [first, second]
+    stubs.end(third)
+    assert stubs.look_for(3) == [third]
+
+
+def test_stub_that_died_before_it_was_known_is_told_once_without_its_model() -> None:
+    stubs, _ = watched("m_0")
+    (pid,) = stubs.start("n_0", model="n")
+    stubs.end(pid)
+    began = stubs.now
+    while not (deaths := stubs.watch.look()):
+        stubs.now += 0.1
+        assert stubs.now <= began + SCAN_EVERY_S + SURE_AFTER_S + 0.2
+    (death,) = deaths
+    assert death.stub.process.pid == pid and death.stub.model == ""
+    assert stubs.look_for(5) == []
+
+
+def test_unknown_stub_that_is_collected_in_time_is_no_death() -> None:
+    stubs, _ = watched("m_0")
+    (pid,) = stubs.start("n_0", model="n")
+    stubs.end(pid)
+    assert stubs.look_for(0.3) == [] and stubs.watch.undecided
+    stubs.collect(pid)
+    assert stubs.look_for(2) == []
+
+
+def test_zombies_from_before_the_watch_and_leaked_ones_are_not_told_again() -> None:
+    stubs, (leaked, living) = watched("m_0", "m_1")
+    stubs.end(leaked)
+    assert stubs.look_for(1) == [leaked]
+    anew = StubWatch(stubs.unseen, lambda _: ("READY", ""), lambda: False, clock=lambda: stubs.now)
+    anew.begin()
+    for watch in (stubs.watch, anew):
+        stubs.watch = watch
+        assert stubs.look_for(5) == []
+    stubs.end(living)
+    assert stubs.look_for(1) == [living]
+
+
+def test_process_that_bears_the_number_of_an_earlier_stub_is_another() -> None:
+    stubs, (pid,) = watched("m_0")
+    stubs.states["m"] = "UNAVAILABLE"
+    stubs.collect(pid)
+    stubs.look()
+    stubs.states["m"] = "READY"
+    stubs.stubs[pid] = Stub(Duty("m", "1", "m_0"), stubs.now, Process(pid))  # type: ignore[arg-type]
+    assert stubs.look_for(2 * SCAN_EVERY_S + 0.1) == []
+    stubs.end(pid)
+    assert stubs.look_for(1) == [pid]
+
+
+def test_new_stubs_are_looked_for_now_and_then_only() -> None:
+    stubs, _ = watched("m_0")
+    before = stubs.scans
+    stubs.look_for(10)
+    assert 10 / SCAN_EVERY_S / 2 <= stubs.scans - before <= 10 / SCAN_EVERY_S
 
 
 PAGE = """# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -224,6 +467,13 @@ def test_batch_that_is_not_released_in_time_is_released_by_a_restart() -> None:
 
 def test_several_dead_stubs_are_a_restart() -> None:
     assert World(killed=2, unloaded_at=0.0).heal(dead=2) == ["unload m", "drop", "restart"]
+
+
+def test_dead_stub_of_a_model_that_cannot_be_told_is_a_restart_and_nothing_is_asked() -> None:
+    world = World(unloaded_at=0.0)
+    world.healer.heal(Incident(Cause.DEAD_STUB, "", "it was seen", world.now, dead=1))
+    assert world.done == ["drop", "restart"]
+    assert str(world.events[0]).startswith("supervision: dead stub: server restarted after ")
 
 
 def test_crashed_server_is_cleared_and_restarted() -> None:

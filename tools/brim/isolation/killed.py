@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import closing, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
 
@@ -19,9 +19,6 @@ from brim.server.canary import ask
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import NO_ANSWER, Endpoint
 from brim.service.samples import Row
-
-if TYPE_CHECKING:
-    pass
 
 LEAST_CALLERS = 100
 RELEASED_S = 2.0

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from brim.server.child import ChildServer
 from brim.server.logs import log_tail
 from brim.server.options import ServerOptions as ServerOptions
 from brim.server.ports import choose_ports
-from brim.server.stubs import Stub, killed_stubs_of, stubs_of
+from brim.server.stubs import Stub, killed_stubs_of, stubs_of, unseen_stubs_of
 from brim.units import US_PER_S
 
 PR_SET_PDEATHSIG = 1
@@ -147,6 +147,11 @@ class EmbeddedServer(ChildServer):
         """The same as processes."""
         life = self._life
         return stubs_of(life.process.pid, life.prefix) if life else []
+
+    def unseen_stubs(self, seen: Collection[int]) -> list[Stub]:
+        """All stubs, living and dead, but for the process ids in ``seen``."""
+        life = self._life
+        return unseen_stubs_of(life.process.pid, life.prefix, seen) if life else []
 
     def killed_stubs(self) -> int:
         """How many stubs have died without being told to and still stand in the process table."""

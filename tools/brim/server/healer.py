@@ -32,7 +32,7 @@ class Incident:
 
     Attributes:
         cause: the kind.
-        model: whose; several are joined by commas, and "" is the whole server.
+        model: whose; several are joined by commas, and "" is the whole server, or a stub of which that cannot be told.
         detail: one clause for people.
         seen_s: when, on the healer's clock.
         dead: stubs that have just died.
@@ -53,7 +53,7 @@ class Event:
 
     Attributes:
         time_us: when it ended, in microseconds since the epoch.
-        model: whose; "" when the whole server had crashed.
+        model: whose; "" when the whole server had crashed, or when that could not be told.
         cause: what was wrong.
         action: what was done.
         took_us: from the detection until the canary answered, or until this attempt failed.
@@ -174,6 +174,8 @@ class Healer:
 
     def _release_from_dead_stub(self, incident: Incident) -> Action:
         control, model = self.control(), incident.model
+        if not model:
+            return Action.RESTART
         leaked = self.server.killed_stubs() - incident.dead
         before = control.activity(model)
         if before is None or control.unload(model):

@@ -69,13 +69,22 @@ class ModelControl:
 
     def state(self, model: str) -> tuple[str, str] | None:
         """State and reason of a model in the repository index; the state is READY when any version is. None: no answer."""
-        with closing(self.endpoint.http_client(timeout_s=ASK_TIMEOUT_S)) as client:
-            try:
-                index = client.get_model_repository_index()
-            except NO_ANSWER:
-                return None
+        index = self._index()
+        if index is None:
+            return None
         found = [(one.get("state", ""), one.get("reason", "")) for one in index if one.get("name") == model]
         return next((one for one in found if one[0] == "READY"), found[0] if found else ("", ""))
+
+    def is_loading(self) -> bool:
+        """Whether any model is being loaded that was not loaded before; false when the server does not answer."""
+        return any(one.get("state") == "LOADING" for one in self._index() or ())
+
+    def _index(self) -> list[dict[str, str]] | None:
+        with closing(self.endpoint.http_client(timeout_s=ASK_TIMEOUT_S)) as client:
+            try:
+                return list(client.get_model_repository_index())
+            except NO_ANSWER:
+                return None
 
     def activity(self, model: str) -> Activity | None:
         """The model's counters; None when the metrics page does not answer."""

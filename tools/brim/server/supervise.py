@@ -12,19 +12,17 @@ from typing import Self
 
 from brim.errors import ServerFailed
 from brim.server.canary import Tensors
+from brim.server.deaths import StubWatch
 from brim.server.embedded import EmbeddedServer
 from brim.server.healer import Event, Healer, Incident
 from brim.server.healing import Action as Action
 from brim.server.healing import Bounds as Bounds
 from brim.server.healing import CanaryRecord, Cause
 from brim.server.model_control import ModelControl
-from brim.server.stubs import Stub
 
 KEPT_EVENTS = 1000
-SCAN_EVERY_S = 2.0
-"""How often stubs that somebody else's load has made are looked for; a scan reads every process's parent."""
-SURE_AFTER_S = 0.02
-"""A stub that ends as Triton tells it to is a zombie for a moment, too."""
+POLL_S = 0.01
+"""Between looks while a stub that has gone may still be collected."""
 JOIN_S = 2.0
 
 
@@ -60,8 +58,8 @@ class Supervisor:
         self._counts = dict.fromkeys((*Cause, *Action), 0)
         self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._told_to_stop = threading.Event()
-        self._known: dict[int, Stub] = {}
-        self._scan_at = 0.0
+        self._watch = self._new_watch()
+        self._watched = server.prefix
         self._verdicts: SimpleQueue[tuple[int, Incident]] = SimpleQueue()
         self._changed = threading.Condition()
         self._looks = 0
@@ -87,7 +85,8 @@ class Supervisor:
 
     def __enter__(self) -> Self:
         """Begin to look."""
-        self._scan()
+        self._watch, self._watched = self._new_watch(), self.server.prefix
+        self._watch.begin()
         self._thread.start()
         if self.bounds.canary_every_s > 0:
             for model in self.canaries:
@@ -124,10 +123,12 @@ class Supervisor:
 
     def _run(self) -> None:
         try:
-            while not self._told_to_stop.wait(self.bounds.look_every_s):
+            while not self._told_to_stop.wait(POLL_S if self._watch.undecided else self.bounds.look_every_s):
                 incident = self._look() or self._verdict()
                 if incident is not None:
                     self._heal(incident)
+                elif self._watch.undecided:
+                    continue
                 with self._changed:
                     self._looks += 1
                     self._changed.notify_all()
@@ -150,46 +151,33 @@ class Supervisor:
         finally:
             self._heals += 1
             self._healing = False
-        self._known = {}
-        self._scan()
 
     def _note(self, event: Event) -> None:
         self._counts[event.action] += 1
         self._events.append(event)
         self._tell(event)
 
-    def _scan(self) -> None:
-        """Learn of stubs that are new. Those known already stay, so that no death is missed between a look and a scan."""
-        self._known |= {stub.process.pid: stub for stub in self.server.living_stubs()}
-        self._scan_at = time.monotonic() + SCAN_EVERY_S
+    def _new_watch(self) -> StubWatch:
+        return StubWatch(
+            self.server.unseen_stubs, lambda model: self._control().state(model), lambda: self._control().is_loading()
+        )
 
     def _look(self) -> Incident | None:
         seen_s = time.monotonic()
         ended = self.server.how_it_ended()
         if ended:
             return Incident(Cause.CRASHED_SERVER, "", ended, seen_s)
-        gone = [stub for stub in self._known.values() if stub.has_gone()]
-        if gone:
-            time.sleep(SURE_AFTER_S)
-            dead = [stub for stub in gone if self._has_died(stub)]
-            for stub in gone:
-                del self._known[stub.process.pid]
-            # Stubs die with their server: the next look tells which of the two it was.
-            if dead and self.server.how_it_ended() is None:
-                detail = f"stub process {', '.join(str(stub.process.pid) for stub in dead)} has died"
-                models = ", ".join(sorted({stub.model for stub in dead}))
-                return Incident(Cause.DEAD_STUB, models, detail, seen_s, dead=len(dead))
-        if time.monotonic() >= self._scan_at:
-            self._scan()
-        return None
-
-    def _has_died(self, stub: Stub) -> bool:
-        """Whether a stub that is gone was not told to go, as an unload or a reload by somebody else would have told it."""
-        if stub.is_uncollected():
-            return True
-        state = self._control().state(stub.model)
-        left = any(other.model == stub.model for other in self.server.living_stubs())
-        return not left and state is not None and state[0] == "READY"
+        if self._watched != self.server.prefix:
+            # The stubs of a former life have ended with it, and those of a new one have all answered a canary.
+            self._watch, self._watched = self._new_watch(), self.server.prefix
+        deaths = self._watch.look()
+        # Stubs die with their server: the next look tells which of the two it was.
+        if not deaths or self.server.how_it_ended() is not None:
+            return None
+        detail = f"stub process {', '.join(str(death.stub.process.pid) for death in deaths)} has died"
+        models = ", ".join(sorted({death.stub.model for death in deaths} - {""}))
+        seen_s = min(death.seen_s for death in deaths)
+        return Incident(Cause.DEAD_STUB, models, detail, seen_s, dead=len(deaths))
 
     def _verdict(self) -> Incident | None:
         try:
