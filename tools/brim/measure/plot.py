@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ WIDE_RANGE = 20
 """Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
 FEW_DECADES = 500
 """Below so wide a range there is room for ticks at 2 and 5 too."""
+PLACE_DIGITS = 6
+"""Of a place in a figure, 0..1."""
 LABEL_WIDTH = 0.019
 """Width of one digit of a tick label as a share of its axis, with room to spare."""
 # Told apart by people who do not see all colours (Okabe and Ito's set), and by line style on grey paper.
@@ -95,8 +97,9 @@ def draw(
     Raises:
         InputError: no point, or points of both modes.
     """
-    with _style():
+    with style():
         drawn = figure(points, title=title, slo_latency_us=slo_latency_us, percentile=percentile)
+        settle(drawn)
         svg = io.BytesIO()
         drawn.savefig(svg, format="svg", metadata={"Date": None, "Title": title})
     beside = path.with_name(f"{path.name}.tmp")
@@ -106,12 +109,25 @@ def draw(
 
 
 @contextmanager
-def _style() -> Iterator[None]:
-    """This module's style for as long as the block lasts, whatever the user's matplotlibrc says."""
+def style(changes: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """This module's style, with changes, for as long as the block lasts, whatever the user's matplotlibrc says."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams.update({**STYLE, **(changes or {})})
         yield
+
+
+def settle(drawn: Figure) -> None:
+    """Lay the figure out, once and for all.
+
+    The solver behind the layout adds up in an order that changes from call to call, so places differ in their last bits,
+    and with them the ids that matplotlib derives from them.
+    """
+    drawn.draw_without_rendering()
+    drawn.set_layout_engine("none")
+    for axes in drawn.axes:
+        left, bottom, width, height = (round(one, PLACE_DIGITS) for one in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def figure(points: Sequence[Point], *, title: str, slo_latency_us: int | None, percentile: float) -> Figure:
@@ -166,20 +182,20 @@ def _draw_curves(
     objective = [] if slo_latency_us is None else [us_to_ms(slo_latency_us)]
     for slo_ms in objective:
         latency.axhline(slo_ms, color=BLACK, linestyle=":", linewidth=1.5, gid="latency.objective")
-    _scale_values(latency, shown, objective, may_be_logarithmic=True)
+    scale_values(latency, shown, objective, may_be_logarithmic=True)
     of_throughput = Series("throughput", lambda point: point.throughput, BLUE, "-")
     shown = _draw_panel(throughput, "throughput", "Throughput", "inferences/s", points, [of_throughput])
-    _scale_values(throughput, shown)
+    scale_values(throughput, shown)
     of_batch = Series("batch", lambda point: point.mean_batch, GREEN, "-")
     shown = _draw_panel(batch, "batch", "Mean batch", "rows", points, [of_batch])
-    _scale_values(batch, shown)
+    scale_values(batch, shown)
     fill = batch.secondary_yaxis("right", functions=(_rows_to_fill, _fill_to_rows))
     fill.set_ylabel(f"fill, of {BATCH_LIMIT} rows")
     of_duty = Series("duty", lambda point: point.duty, BLUE, "-")
     shown = _draw_panel(duty, "duty", "Duty of the instances", "busy share", points, [of_duty])
-    _scale_values(duty, shown, [1.0])
+    scale_values(duty, shown, [1.0])
     for axes in (latency, throughput, batch, duty):
-        _scale_loads(axes, [point.value for point in points])
+        scale_loads(axes, [point.value for point in points])
         axes.set_xlabel("callers" if mode is Mode.CONCURRENCY else "asked rate, requests/s")
 
 
@@ -214,7 +230,7 @@ def _draw_panel(
     return shown
 
 
-def _scale_values(
+def scale_values(
     axes: Axes, shown: Sequence[float], marks: Sequence[float] = (), *, may_be_logarithmic: bool = False
 ) -> None:
     """From zero, or logarithmic over a wide range. ``marks`` are to be in sight as well as what is shown."""
@@ -231,7 +247,7 @@ def _scale_values(
         axes.set_ylim(0, 1.15 * high if high > 0 else 1)
 
 
-def _scale_loads(axes: Axes, loads: Sequence[float]) -> None:
+def scale_loads(axes: Axes, loads: Sequence[float]) -> None:
     """The loads themselves as ticks, as many as there is room for; logarithmic over a wide range."""
     low, high = min(loads), max(loads)
     wide = high / low >= WIDE_RANGE

@@ -1,0 +1,1 @@
+"""A run folder as one page that needs nothing else, and as a summary in Markdown."""

@@ -1,0 +1,166 @@
+"""A run folder's contents as a report. Pure: the same documents give the same report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from brim.isolation.page import condition
+from brim.measure.accounting import Objective
+from brim.measure.point import FILE_NAME as POINTS_FILE
+from brim.report import checked, measured, tuned
+from brim.report.curves import OPEN, Curve, gaps, of_points, of_runs
+from brim.report.document import Report, Section
+from brim.report.run_folder import Documents
+from brim.report.simulation_check import disagreements
+from brim.report.words import conditions_of, in_a_line, objective_text
+
+
+def build_report(documents: Documents, objective: Objective | None, *, source: str) -> Report:
+    """The whole report.
+
+    Args:
+        documents: what the run folder holds.
+        objective: the SLO that figures are held against; None when none is known.
+        source: where that comes from, in words.
+    """
+    choice = documents.choice
+    sweeps = of_points(documents.points, documents.settings)
+    chosen = () if choice is None or choice.choice is None else (tuned.chosen_label(choice), choice.choice.in_a_sweep)
+    curves = [*sweeps, *_tuning_curves(documents)]
+    groups = measured.groups(curves, objective=objective, chosen=chosen, tuned=_tuning_origin(documents))
+    sections: list[Section] = []
+    warnings = _warnings(documents, sweeps)
+    if choice is not None:
+        sections.append(tuned.chosen(choice))
+    if groups:
+        sections.append(measured.latency(groups))
+        if objective is not None:
+            sections.append(measured.goodput(groups))
+        sections.append(measured.batches(groups))
+    if choice is not None:
+        launches, faults = tuned.launches(choice)
+        warnings += faults
+        sections += [launches] if launches else []
+    sections += _pareto(documents, groups)
+    sections += _loads(documents, groups)
+    if choice is not None and (predictions := tuned.predictions(choice)) is not None:
+        sections.append(predictions)
+    if documents.simulation is not None:
+        sections.append(checked.simulation(documents.simulation))
+    if documents.isolation is not None:
+        sections.append(checked.isolation(documents.isolation, has_page=documents.isolation_page))
+    if (commands := measured.commands(groups)) is not None:
+        sections.append(commands)
+    return Report(
+        title=f"Report of {documents.name}",
+        verdict=_verdict(documents, sections),
+        good=_good(documents),
+        warnings=tuple(warnings),
+        conditions=tuple(_conditions(documents, objective, source)),
+        sections=tuple(sections),
+    )
+
+
+def _tuning_curves(documents: Documents) -> list[Curve]:
+    choice, stopped = documents.choice, documents.interrupted
+    kept = documents.runs or (stopped.runs if stopped else ())
+    tuning = choice or stopped
+    return of_runs(
+        kept or [run for one in (choice.measurements if choice else ()) for run in one.runs],
+        model="" if tuning is None else tuning.service,
+        protocol="" if tuning is None else tuning.protocol,
+        arrival=OPEN if choice is None else choice.traffic.arrival,
+        percentile=99.0 if choice is None else choice.slo.percentile,
+    )
+
+
+def _tuning_origin(documents: Documents) -> measured.Origin:
+    if documents.choice is not None:
+        return tuned.origin(documents.choice)
+    if documents.interrupted is not None:
+        return measured.Origin(documents.interrupted.command, in_a_line(documents.interrupted.conditions))
+    return measured.Origin(
+        f"brim tune, as {POINTS_FILE} tells", "not noted: the tuning was ended before it wrote choice.json"
+    )
+
+
+def _pareto(documents: Documents, groups: Sequence[measured.Group]) -> list[Section]:
+    """One section of the sweep's fronts and the tuning's."""
+    own = measured.pareto([group for group in groups if group.main.points])
+    figures = () if documents.choice is None else tuple(tuned.pareto(documents.choice))
+    if own is None and not figures:
+        return []
+    base = own or Section("pareto", "Settings: capacity against p99")
+    return [replace(base, figures=(*figures, *base.figures))]
+
+
+def _loads(documents: Documents, groups: Sequence[measured.Group]) -> list[Section]:
+    figures = () if documents.choice is None else tuple(tuned.behaviour(documents.choice))
+    if not groups and not figures:
+        return []
+    base = measured.loads(groups)
+    return [replace(base, figures=(*figures, *base.figures))]
+
+
+def _warnings(documents: Documents, sweeps: Sequence[Curve]) -> list[str]:
+    found = []
+    missing = gaps(sweeps, documents.settings)
+    if missing:
+        listed = [
+            f"{gap.label}: {', '.join(gap.kind.load_text(load) for load in gap.loads)} ({gap.kind})" for gap in missing
+        ]
+        found.append(
+            "This sweep is partial: it was stopped, or some of it could not be measured. Missing are "
+            + "; ".join(listed)
+            + ". The same `brim sweep` command with the same --out goes on. Settings that it had not begun are not known here."
+        )
+    if documents.torn:
+        lines = ", ".join(map(str, documents.torn))
+        found.append(
+            f"Partial: line {lines} of {POINTS_FILE} was cut short, as happens when the measuring process ends at once; it is "
+            "left out."
+        )
+    if documents.choice is None and (documents.runs or documents.interrupted is not None):
+        found.append("This tuning is partial: it was stopped, so there are runs at most, and no choice.")
+    if documents.simulation is not None:
+        found += disagreements(documents.simulation)
+    unsure = sum(not point.stable for point in documents.points)
+    bound = sum(point.generator_bound for point in documents.points)
+    of_all = f"of {len(documents.points)} points"
+    found += [f"{unsure} {of_all} come from windows that did not agree."] if unsure else []
+    found += [f"At {bound} {of_all} the load generator, not the server, set the figure."] if bound else []
+    return found
+
+
+def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
+    if documents.choice is not None:
+        return tuned.verdict(documents.choice)
+    said = [
+        sentence
+        for section in sections
+        if section.id in ("latency", "simulation", "isolation")
+        for sentence in section.sentences
+    ]
+    return " ".join(said) or "Nothing was measured."
+
+
+def _good(documents: Documents) -> bool | None:
+    answers = [one.slo_met for one in (documents.choice,) if one] + [one.ok for one in (documents.isolation,) if one]
+    return all(answers) if answers else None
+
+
+def _conditions(documents: Documents, objective: Objective | None, source: str) -> list[tuple[str, str]]:
+    slo = "none is known" if objective is None else objective_text(objective)
+    found: list[tuple[str, str]] = [("SLO", f"{slo} ({source})")]
+    parts: list[Mapping[str, object]] = []
+    if documents.points:
+        parts.append(conditions_of(documents.points))
+    if documents.choice is not None:
+        parts.append({"service": documents.choice.service, "traffic": documents.choice.traffic.model_dump()})
+        parts.append(documents.choice.conditions)
+    if documents.interrupted is not None:
+        parts.append({"service": documents.interrupted.service, **documents.interrupted.conditions})
+    for part in parts:
+        found += [condition(name, value) for name, value in part.items()]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,226 @@
+"""What a run folder holds, read whole: every fault of every file at once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from brim.errors import InputError
+from brim.isolation.record import JSON_NAME as ISOLATION_FILE
+from brim.isolation.record import PAGE_NAME as ISOLATION_PAGE
+from brim.measure.plan import Mode
+from brim.measure.point import FILE_NAME as POINTS_FILE
+from brim.measure.point import Point
+from brim.measure.sweep import CONFIGURATIONS_FILE, Settings
+from brim.report.choice import FILE_NAME as CHOICE_FILE
+from brim.report.choice import Choice, ChoiceFile, Interrupted, TuneRun
+from brim.report.isolation_result import Isolation
+from brim.report.simulation_check import FILE_NAME as SIMULATION_FILE
+from brim.report.simulation_check import SimulationCheck
+
+KNOWN = (POINTS_FILE, CHOICE_FILE, SIMULATION_FILE, ISOLATION_FILE)
+"""Files that make a section. configurations.json says only what the points are of."""
+MOST_BYTES = 128 * 1024**2
+"""Of one file. A measured point is about 2 KB, so this is room for some 60,000 of them."""
+MOST_FAULTS = 20
+"""That are told of one file."""
+LITERALS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """A run folder's contents. What is not there is empty or None.
+
+    Attributes:
+        name: of the folder.
+        points: of ``brim sweep`` or ``brim measure``, in the order of the file.
+        runs: of ``brim tune``, in the order of the file.
+        torn: numbers of the lines that were cut short by the end of the process that wrote them.
+        settings: of a sweep, by the digest of the configuration.
+        choice: of ``brim tune``.
+        interrupted: of one that was stopped before it had a choice.
+        simulation: predictions beside measurements.
+        isolation: of ``brim isolate``.
+        isolation_page: whether its own page lies beside it.
+    """
+
+    name: str
+    points: tuple[Point, ...] = ()
+    runs: tuple[TuneRun, ...] = ()
+    torn: tuple[int, ...] = ()
+    settings: Mapping[str, Settings] = field(default_factory=dict)
+    choice: Choice | None = None
+    interrupted: Interrupted | None = None
+    simulation: SimulationCheck | None = None
+    isolation: Isolation | None = None
+    isolation_page: bool = False
+
+
+class _Note(BaseModel):
+    """What a sweep notes of a configuration."""
+
+    model_config = ConfigDict(frozen=True)
+
+    config_digest: str
+    settings: Settings
+
+
+def read_run(folder: Path) -> Documents:
+    """Read everything in a run folder that a report shows.
+
+    Raises:
+        InputError: the folder is missing or holds nothing to report, or files are broken: every fault of each at once.
+    """
+    if not folder.is_dir():
+        what = "a file, not a folder" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder}: {what}", hint="RUN is what `brim sweep`, `brim measure` or `brim tune` wrote to")
+    there = [name for name in KNOWN if (folder / name).is_file()]
+    if not there:
+        holds = sorted(path.name for path in folder.iterdir())
+        found = f"holds only {', '.join(holds[:MOST_FAULTS])}" if holds else "is empty"
+        raise InputError(
+            f"{folder} {found}: none of {', '.join(KNOWN)} is there",
+            hint="`brim sweep NAME --out DIR` makes a run folder with measurements",
+        )
+    faults: list[str] = []
+    points, runs, torn = _lines(folder / POINTS_FILE, faults)
+    notes = _document(folder / CONFIGURATIONS_FILE, TypeAdapter(dict[str, _Note]), faults) or {}
+    tuning: Choice | Interrupted | None = _document(folder / CHOICE_FILE, TypeAdapter(ChoiceFile), faults)
+    documents = Documents(
+        name=folder.resolve().name,
+        points=tuple(points),
+        runs=tuple(runs),
+        torn=tuple(torn),
+        settings={note.config_digest: note.settings for note in notes.values()},
+        choice=tuning if isinstance(tuning, Choice) else None,
+        interrupted=tuning if isinstance(tuning, Interrupted) else None,
+        simulation=_document(folder / SIMULATION_FILE, TypeAdapter(SimulationCheck), faults),
+        isolation=_document(folder / ISOLATION_FILE, TypeAdapter(Isolation), faults),
+        isolation_page=(folder / ISOLATION_PAGE).is_file(),
+    )
+    if faults:
+        raise InputError(
+            "\n".join(faults), hint="mend these, or make the files again with the commands that wrote them"
+        )
+    return documents
+
+
+def _lines(path: Path, faults: list[str]) -> tuple[list[Point], list[TuneRun], list[int]]:
+    """The points, the runs of a tuning, and the numbers of lines that were cut short."""
+    text = _text(path, faults)
+    points: list[Point] = []
+    runs: list[TuneRun] = []
+    torn: list[int] = []
+    wrong: list[str] = []
+    for number, line in enumerate((text or "").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            document = _parse(line)
+            if isinstance(document, dict) and "setting" in document:
+                runs.append(TuneRun.model_validate(document))
+            else:
+                points.append(_usable(Point.from_json(document)))
+        except json.JSONDecodeError as error:
+            if _is_cut_short(line, error):
+                torn.append(number)
+            else:
+                wrong.append(f"{path}:{number}:{error.colno}: not JSON: {error.msg}")
+        except (ValidationError, ValueError, RecursionError) as error:
+            wrong.append(f"{path}:{number}: not a measured point: {_first(error)}")
+    faults += _some(path, wrong)
+    return points, runs, torn
+
+
+def _usable(point: Point) -> Point:
+    """A point that can be placed: with a load above 0, and percentiles that are some.
+
+    Raises:
+        ValueError: it has none.
+    """
+    value = point.concurrency if point.mode is Mode.CONCURRENCY else point.rate
+    if value is None or value <= 0:
+        raise ValueError(f"{point.mode.value}: {value}, a load above 0 is expected")
+    for percentile in point.latency_us:
+        if not 0 < float(percentile) <= 100:
+            raise ValueError(f"latency_us: {percentile!r} is no percentile, 0 to 100 is expected")
+    return point
+
+
+def _parse(text: str) -> Any:
+    """JSON with finite numbers only: nothing else can be drawn."""
+    return json.loads(text, parse_float=_finite, parse_constant=_finite)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _is_cut_short(line: str, error: json.JSONDecodeError) -> bool:
+    """Whether a line is the beginning of an object whose end was never written: there is nothing after the fault."""
+    if not line.startswith("{"):
+        return False
+    rest = line[error.pos :].strip()
+    unended = error.msg.startswith(("Unterminated string", "Invalid \\uXXXX escape"))
+    return not rest or unended or any(word.startswith(rest) for word in LITERALS)
+
+
+def _document(path: Path, adapter: TypeAdapter[T], faults: list[str]) -> T | None:
+    """One JSON file, or None when it is not there or has faults."""
+    text = _text(path, faults)
+    if text is None:
+        return None
+    try:
+        return adapter.validate_python(_parse(text))
+    except json.JSONDecodeError as error:
+        faults.append(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}")
+    except ValidationError as error:
+        faults += _some(path, [f"{path}: {_place(one['loc'])}: {one['msg']}" for one in error.errors()])
+    except (ValueError, RecursionError) as error:
+        faults.append(f"{path}: not readable as JSON: {error}")
+    return None
+
+
+def _text(path: Path, faults: list[str]) -> str | None:
+    """The file's text; None when it is not there, or has a fault."""
+    try:
+        if not path.is_file():
+            return None
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            faults.append(f"{path}: {size:,} bytes, at most {MOST_BYTES:,} are read")
+            return None
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        faults.append(f"{path}: {error.strerror}")
+    except UnicodeDecodeError as error:
+        faults.append(f"{path}: byte {error.start} is not UTF-8")
+    return None
+
+
+def _first(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        one = error.errors()[0]
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        return f"{_place(one['loc'])}: {one['msg']}{more}"
+    return str(error)
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, loc)) or "the whole"
+
+
+def _some(path: Path, wrong: list[str]) -> list[str]:
+    more = len(wrong) - MOST_FAULTS
+    return wrong if more <= 0 else [*wrong[:MOST_FAULTS], f"{path}: {more} more such faults"]
