@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,14 +16,26 @@ from brim.batcher.batch_time import AffineBatchTime
 from brim.batcher.machine import Machine
 from brim.bench.conditions import Conditions
 from brim.bench.simulation import predict
-from brim.bench.simulation_calibration import Calibration, curve_points, request_cost_us
+from brim.bench.simulation_calibration import Calibration, Costs, Loaded, beside_the_device, curve_points
 from brim.bench.simulation_check import TARGETS, Checked, Figures, SimulationCheck, judge, remarks, worst
-from brim.bench.simulation_grid import CURVES, LOADS, PLAIN, SETTINGS, Effort, Setting, by_curve, capacity_per_s, grid
+from brim.bench.simulation_grid import (
+    CURVES,
+    LOADS,
+    PLAIN,
+    SETTINGS,
+    Case,
+    Effort,
+    Setting,
+    by_curve,
+    capacity_per_s,
+    grid,
+)
 from brim.bench.simulation_store import MEASUREMENTS_FILE, Store
 from brim.bench.verdict import ExitCode, Verdict
+from brim.cli.app import main
+from brim.cli.commands import bench_simulation
 from brim.cli.commands.bench_simulation import shown
 from brim.errors import InputError
-from brim.measure.batch_stats import Counters, Sized, Snapshot, difference
 from brim.measure.batch_time import Form, fit
 
 CONDITIONS = Conditions("a processor", 2, 1.0, 2.0, 0.5, {"Triton": "24.10"})
@@ -30,7 +46,7 @@ def point(error: float, *, limits: tuple[str, ...] = (), scatter: float | None =
     measured = Figures(1_000, 2_000, 10)
     predicted = Figures(*(value * (1 + error) for value in (1_000, 2_000, 10)))
     again = None if scatter is None else Figures(*(value * (1 + scatter) for value in (1_000, 2_000, 10)))
-    return Checked(key, "a curve", "a setting", 100.0, 0.5, predicted, measured, 3_000, limits, again)
+    return Checked(key, "a curve", "a setting", 100.0, 0.5, predicted, measured, 3_000, 7, limits, again)
 
 
 def check(points: list[Checked]) -> SimulationCheck:
@@ -66,11 +82,12 @@ def test_a_point_whose_generator_was_the_limit_could_have_any_error() -> None:
     assert found.median == pytest.approx(0.055) and found.worst == pytest.approx(0.06)
 
 
-def test_repeats_that_scatter_forbid_a_verdict() -> None:
+def test_repeats_that_scatter_leave_open_whether_a_target_is_missed() -> None:
     noisy = [point(0.3, scatter=0.15), point(0.3), point(0.3)]
     assert judge("p50", noisy).verdict is Verdict.UNCLEAR
-    assert judge("p99", noisy).verdict is Verdict.MISSED, "within its target of 20 %"
+    assert judge("p99", noisy).verdict is Verdict.MISSED, "the scatter is within its target of 20 %"
     assert judge("p50", [point(0.3, scatter=0.01), point(0.3)]).verdict is Verdict.MISSED
+    assert judge("p50", [point(0.05, scatter=0.15), point(0.05)]).verdict is Verdict.MET
 
 
 def test_exit_codes() -> None:
@@ -86,8 +103,10 @@ def test_the_file_has_what_a_report_reads() -> None:
     assert read["conditions"]["load_average_before"] == 1.0 and read["conditions"]["seed"] == 0
     for one in read["points"]:
         assert one["load"] > 0 and one["curve"] == "a curve" and one["setting"] == "a setting"
-        for figures in (one["predicted"], one["measured"]):
+        measured = "measured_at_the_limit" if one["limits"] else "measured"
+        for figures in (one["predicted"], one[measured]):
             assert set(figures) == {"p50_us", "p99_us", "mean_batch"} and min(figures.values()) > 0
+    assert set(read["points"][1]["measured"].values()) == {None}, "what the generator set is no figure of the server"
     assert set(read["median_error"]) == set(TARGETS)
     assert read["median_error"]["p50"] == pytest.approx(0.03), "the one at its limit does not count"
     assert read["generator_bound"] == 1
@@ -140,34 +159,36 @@ def test_a_prediction_is_that_of_the_arrivals() -> None:
     assert predict(Setting((2,), 20_000), machine, pairs).mean_batch == 2.0
 
 
-def test_what_a_request_costs_its_instance_comes_from_batches_of_any_size() -> None:
+def test_costs_of_batches_and_of_requests_are_told_apart() -> None:
+    runs = [Loaded(batches, requests, 300 * batches + 40 * requests) for batches, requests in ((90, 500), (30, 1_000))]
+    found = beside_the_device(runs)
+    assert (found.batch_us, found.request_us) == (pytest.approx(300), pytest.approx(40))
+
+
+def test_no_cost_is_negative() -> None:
+    requests_only = beside_the_device([Loaded(90, 500, 19_000), Loaded(30, 1_000, 39_000)])
+    assert requests_only.batch_us == 0 and requests_only.request_us == pytest.approx(38.8)
+    batches_only = beside_the_device([Loaded(90, 500, 27_000), Loaded(30, 1_000, 8_000)])
+    assert batches_only.request_us == 0 and batches_only.batch_us == pytest.approx(296.7, abs=0.1)
+    assert beside_the_device([Loaded(90, 500, -10), Loaded(30, 1_000, -5)]) == Costs(0, 0)
+
+
+def test_a_line_has_two_points() -> None:
     together = fit({size: [10_000.0 + 100 * size] * 5 for size in (1, 20, 50, 100)})
     assert together.form is Form.AFFINE
-    assert [rows for rows, _ in curve_points(together)] == [1, 100]
-    before, after = (
-        Snapshot(at_us, {"1": counters}) for at_us, counters in ((0, counted({})), (1, counted({3: 2, 71: 4})))
-    )
-    stats = difference(before, after, instances=1)
-    assert request_cost_us(together, stats) == pytest.approx(40, abs=0.1)
-
-
-def counted(executions: dict[int, int]) -> Counters:
-    """Batches of so many rows, each request of which costs 40 us beside the device's time."""
-    by_size = {rows: Sized(count, 0, count * (10_000 + 140 * rows) * 1_000, 0) for rows, count in executions.items()}
-    rows = sum(rows * count for rows, count in executions.items())
-    return Counters(rows, sum(executions.values()), rows, 0, rows, 0, by_size)
+    assert curve_points(together) == ((1, pytest.approx(10_100)), (100, pytest.approx(20_000)))
 
 
 def test_a_curve_keeps_all_of_its_points() -> None:
     stepped = fit({size: [1_000.0 * -(-size // 32)] * 5 for size in (1, 16, 32, 33, 64, 65, 96, 97, 100)})
     assert stepped.form is Form.PIECEWISE
     assert len(curve_points(stepped)) == 9
-    time = Calibration(curve_points(stepped), 0, 0).machine.batch_time
+    time = Calibration(curve_points(stepped), 0, 0, 0).machine.batch_time
     assert [time.time_us(rows) for rows in (1, 32, 33, 64, 65, 100)] == [1_000, 1_000, 2_000, 2_000, 3_000, 4_000]
 
 
 def test_the_store_gives_back_what_was_measured_and_passes_over_a_torn_line(tmp_path: Path) -> None:
-    calibration = Calibration(((1, 1_000.5), (100, 9_000.0)), 40, 300)
+    calibration = Calibration(((1, 1_000.5), (100, 9_000.0)), 250, 40, 300)
     store = Store(tmp_path)
     store.append("calibration", "a", calibration.as_json())
     store.append("point", "k", point(0.1, scatter=0.2).as_json())
@@ -186,3 +207,57 @@ def test_another_file_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / MEASUREMENTS_FILE).write_text(line + "\n")
     with pytest.raises(InputError, match=f"{MEASUREMENTS_FILE}:1"):
         Store(tmp_path)
+
+
+Brim = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def brim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["brim", "bench", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, written.out, written.err
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(("error", "code"), [(0.01, 0), (0.5, 1)])
+def test_the_command(brim: Brim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: float, code: int) -> None:
+    asked: list[tuple[list[Case], dict[str, Any]]] = []
+
+    def checked(cases: list[Case], **others: Any) -> SimulationCheck:
+        asked.append((cases, others))
+        return check([point(error)])
+
+    monkeypatch.setattr(bench_simulation, "check_simulation", checked)
+    arguments = ("simulation", "--points", "5", "--seconds", "1.5", "--seed", "3", "--out", str(tmp_path))
+    ended, out, _ = brim(*arguments, "--json")
+    answer = json.loads(out)
+    assert ended == code and answer["ok"] is (code == 0)
+    assert answer["data"]["points"][0]["measured"]["p50_us"] == 1_000
+    ended, out, _ = brim(*arguments)
+    assert ended == code and "a setting" in out
+    cases, others = asked[0]
+    assert cases == grid(5) and others["seed"] == 3 and others["folder"] == tmp_path
+    assert others["effort"].duration_us(100) == 1_500_000
+    assert others["command"] == "brim bench simulation --points 5 --seconds 1.5 --seed 3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lost"),
+    [
+        (("simulation", "image_classifier"), "a service"),
+        (("simulation", "--rounds", "3"), "--rounds"),
+        (("padding", "--points", "3"), "--points"),
+    ],
+)
+def test_an_option_of_another_benchmark_is_refused(brim: Brim, arguments: tuple[str, ...], lost: str) -> None:
+    code, _, err = brim(*arguments)
+    assert code == 2 and f"takes no {lost}" in err

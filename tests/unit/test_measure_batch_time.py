@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.batcher.batch_time import read_batch_time
+from brim.batcher.batch_time import pool_adjacent_violators, read_batch_time
 from brim.errors import CouldNotTell, InputError
 from brim.limits import BATCH_LIMIT
 from brim.measure.batch_time import (
@@ -21,7 +21,6 @@ from brim.measure.batch_time import (
     design_sizes,
     finer_sizes,
     fit,
-    pool_adjacent_violators,
 )
 from brim.measure.batch_time_run import Design
 

@@ -114,7 +114,7 @@ class MeasuredBatchTime:
                 f"batch sizes measured: {self._rows}; at least one is needed, and each once",
                 hint='{"points": [{"rows": 1, "time_us": 5200}, {"rows": 100, "time_us": 15100}]}',
             )
-        self._times = _rising([point.time_us for point in self.points], _weights(self.points))
+        self._times = pool_adjacent_violators([point.time_us for point in self.points], _weights(self.points))
 
     def time_us(self, rows: int) -> int:
         """Interpolated and rounded to the nearest microsecond, 1 at least."""
@@ -134,8 +134,12 @@ def _weights(points: Sequence[Point]) -> list[float]:
     return [1.0] * len(points)
 
 
-def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The closest values, by weighted squares, that never fall."""
+def pool_adjacent_violators(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The nearest sequence, by weighted squares, that never falls.
+
+    Neighbours that fall are replaced by their weighted mean until none do (Ayer et al. 1955, The Annals of Mathematical
+    Statistics 26(4)).
+    """
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values, weights, strict=True):
         count = 1

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,7 +87,7 @@ def check_simulation(
     """
     watch = Watch()
     store = Store(folder)
-    run = _Run(cache, log_file, store, effort, seed, time.monotonic() + effort.budget_s, on_progress)
+    run = _Run(cache, log_file, store, effort, seed, time.monotonic(), on_progress)
     measured_before = set(store.known)
     checked: list[Checked] = []
     calibrations: dict[str, dict[str, Any]] = {}
@@ -94,7 +95,7 @@ def check_simulation(
         with _Bench(run, curve, {PLAIN, *(case.setting for case in of_curve)}) as bench:
             calibration = bench.calibration()
             calibrations[curve.name] = calibration.as_json()
-            checked += bench.check(of_curve, calibration)
+            checked += bench.check(of_curve, calibration, share=(len(checked) + len(of_curve)) / len(cases))
             on_progress(f"{len(checked)} of {len(cases)} points")
             watch.note()
     checked = _repeat_worst(run, checked, cases, watch)
@@ -103,6 +104,7 @@ def check_simulation(
         calibrations,
         watch.stop(),
         {
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "seed": seed,
             "effort": asdict(effort),
             "scheduling": _scheduling(),
@@ -117,21 +119,23 @@ def check_simulation(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every part of a run needs. After ``until_s`` (monotonic) nothing is measured a second time."""
+    """What every part of a run needs; it began at ``begun_s`` (monotonic)."""
 
     cache: Path
     log_file: Path
     store: Store
     effort: Effort
     seed: int
-    until_s: float
+    begun_s: float
     say: Progress
 
     def duration_us(self, point: Checked) -> int:
         return self.effort.duration_us(point.load)
 
-    def has_time_for(self, point: Checked) -> bool:
-        return time.monotonic() + self.duration_us(point) / US_PER_S <= self.until_s
+    def has_time_for(self, point: Checked, share: float = 1.0) -> bool:
+        """Whether a further measurement of the point ends within this share of the time for the whole run."""
+        ends_s = time.monotonic() + self.duration_us(point) / US_PER_S
+        return ends_s <= self.begun_s + share * self.effort.budget_s
 
 
 def _repeat_worst(run: _Run, checked: list[Checked], cases: Sequence[Case], watch: Watch) -> list[Checked]:
@@ -191,10 +195,11 @@ class _Bench:
         self.run.store.append("calibration", key, found.as_json())
         return found
 
-    def check(self, cases: Sequence[Case], calibration: Calibration) -> list[Checked]:
+    def check(self, cases: Sequence[Case], calibration: Calibration, *, share: float) -> list[Checked]:
         """Predict all points, and measure those that the store does not have, or has with a generator at its limit.
 
         Where the generator was the limit, the point is measured again after all others: what held it up may have passed.
+        That ends with ``share`` of the time for the whole run, so that what comes later has its own.
         """
         points = {case: self.predicted(case, calibration) for case in cases}
         pending = []
@@ -208,7 +213,7 @@ class _Bench:
             bound = []
             for case in pending:
                 point = points[case]
-                if attempt and not self.run.has_time_for(point):
+                if attempt and not self.run.has_time_for(point, share):
                     continue
                 measured, limits = self.measure(case.setting, point)
                 points[case] = point = replace(point, measured=measured, limits=tuple(limits))
@@ -224,11 +229,13 @@ class _Bench:
         machine, seed = calibration.machine, self.run.seed
         rate = round(case.load * capacity_per_s(case.setting, machine), 1)
         duration_us = self.run.effort.duration_us(rate)
-        made_of = (asdict(self.curve.time), asdict(case.setting), calibration.as_json(), rate, duration_us, seed)
-        arrivals = _arrivals(rate, duration_us, seed)
+        # Every point has arrivals of its own: one unlucky stretch of them is not in all points.
+        arrivals_seed = int(_digest(self.curve.name, case.setting.model_name, case.load, seed), 16)
+        made_of = (asdict(self.curve.time), asdict(case.setting), calibration.as_json(), rate, duration_us)
+        arrivals = _arrivals(rate, duration_us, arrivals_seed)
         predicted = predict(case.setting, machine, arrivals, seed)
         return Checked(
-            key=f"{self.curve.name}/{case.setting.model_name}/{case.load:g}/{_digest(*made_of)}",
+            key=f"{self.curve.name}/{case.setting.model_name}/{case.load:g}/{_digest(*made_of, arrivals_seed)}",
             curve=self.curve.name,
             setting=str(case.setting),
             load=rate,
@@ -236,6 +243,7 @@ class _Bench:
             predicted=predicted,
             measured=predicted,
             requests=len(arrivals),
+            arrivals_seed=arrivals_seed,
         )
 
     def measure(self, setting: Setting, point: Checked) -> tuple[Figures, list[str]]:
@@ -245,12 +253,12 @@ class _Bench:
             CouldNotTell: not every request was answered, or somebody else uses the model.
         """
         duration_us = self.run.duration_us(point)
-        arrivals = _arrivals(point.load, duration_us, self.run.seed)
+        arrivals = _arrivals(point.load, duration_us, point.arrivals_seed)
         late_us = max(LATE_US, round(point.predicted.p50_us / LATE_SHARE))
-        whole, stats, limits = answered(self.endpoint, setting.model_name, ROWS, arrivals, duration_us, late_us=late_us)
-        p50_us, p99_us = (whole.since_due.percentile_us(percent) for percent in (50, 99))
+        result, stats = answered(self.endpoint, setting.model_name, ROWS, arrivals, duration_us, late_us=late_us)
+        p50_us, p99_us = (result.whole.since_due.percentile_us(percent) for percent in (50, 99))
         assert p50_us is not None and p99_us is not None and stats.mean_batch is not None
-        return Figures(p50_us, p99_us, stats.mean_batch), limits
+        return Figures(p50_us, p99_us, stats.mean_batch), result.limits
 
 
 def _words(point: Checked) -> str:

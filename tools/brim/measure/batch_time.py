@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brim.batcher.batch_time import pool_adjacent_violators
 from brim.errors import CouldNotTell, InputError
 from brim.limits import BATCH_LIMIT
 
@@ -207,7 +208,7 @@ def fit(runs_us: Mapping[int, Sequence[float]]) -> BatchTime:
     unfit = chi2 > _unfit_limit(freedom, known) and float(off.max()) > UNFIT_RATIO
     # Where the residuals are larger than the error bars say, it is the error bars that are too small.
     covariance = covariance * max(1.0, chi2 / freedom)
-    monotone = pool_adjacent_violators(measured, 1 / stderr**2)
+    monotone = pool_adjacent_violators(measured.tolist(), (1 / stderr**2).tolist())
     return BatchTime(
         form=Form.PIECEWISE if unfit else Form.AFFINE,
         tau0_us=float(line[0]),
@@ -238,25 +239,6 @@ def finer_sizes(found: BatchTime, *, most: int = 4) -> list[int]:
         and right.time_us - left.time_us > CERTAIN * math.hypot(left.stderr_us, right.stderr_us)
     ]
     return sorted(size for _, size in sorted(rectangles, reverse=True)[:most])
-
-
-def pool_adjacent_violators(
-    values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """The nearest sequence (weighted least squares) that never falls.
-
-    Neighbours that fall are replaced by their weighted mean until none do (Ayer et al. 1955, The Annals of Mathematical
-    Statistics 26(4)).
-    """
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        block = (value, weight, 1)
-        while blocks and blocks[-1][0] > block[0]:
-            mean, mass, length = blocks.pop()
-            total = mass + block[1]
-            block = ((mean * mass + block[0] * block[1]) / total, total, length + block[2])
-        blocks.append(block)
-    return np.repeat([mean for mean, _, _ in blocks], [length for _, _, length in blocks])
 
 
 def _standard_errors(

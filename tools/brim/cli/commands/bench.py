@@ -18,7 +18,7 @@ from brim.bench import padding, runtime_cost
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
-from brim.cli.commands.bench_simulation import bench_simulation
+from brim.cli.commands.bench_simulation import bench_simulation, refuse_options_of_others
 from brim.cli.commands.serve import new_log, require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say, table_text
 from brim.config.generate import Profile
@@ -74,7 +74,12 @@ def bench(
 ) -> int:
     """Answer a question about speed on this machine; exit code 1 when a target is missed, 3 when noise forbids an answer."""
     project = find_project()
-    if benchmark is Benchmark.SIMULATION:
+    is_simulation = benchmark is Benchmark.SIMULATION
+    refuse_options_of_others(
+        benchmark.value,
+        {"a service": name, "--rounds": rounds} if is_simulation else {"--points": points, "--seconds": seconds},
+    )
+    if is_simulation:
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-simulation"
         return bench_simulation(project, folder, points=points, seconds=seconds, seed=seed, as_json=as_json)
     service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
