@@ -1,0 +1,99 @@
+"""``brim tune`` refuses what it cannot work with, in one clear error, before it measures anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brim.config.files import write_configs
+from brim.errors import InputError
+from brim.measure.plan import Protocol
+from brim.paths import Project
+from brim.service.load import load_service
+from brim.tune.server_bench import MOST_PROCESSES, ceiling_per_s, generators
+from brim.tune.verify import Effort, usual_run_us
+
+SERVICE = """
+name: known
+model: {onnx: known.onnx}
+inputs:
+  - {name: X, dtype: FP32, shape: [4]}
+outputs:
+  - {name: Y, dtype: FP32, shape: [4]}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path)
+    made.services.mkdir()
+    (made.services / "known.yaml").write_text(SERVICE, encoding="utf-8")
+    made.model_repository.mkdir()
+    return made
+
+
+def tune(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "brim", "tune", *arguments],
+        env={**os.environ, "BRIM_ROOT": str(project.root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nope"], "no service 'nope'"),
+        (["known"], "config.pbtxt is missing"),
+        (["known", "--settings", "6"], "--settings"),
+        (["known", "--repeats", "0"], "--repeats"),
+        (["known", "--run-ms", "1"], "--run-ms"),
+        (["known", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_wrong_input_is_one_clear_error(project: Project, arguments: list[str], words: str) -> None:
+    done = tune(project, *arguments, "--out", str(project.root / "run"))
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "hint:" in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (project.root / "run").exists()
+
+
+def test_apply_does_not_write_over_what_was_written_by_hand(project: Project) -> None:
+    write_configs(project.model_repository, load_service(project.services / "known.yaml"))
+    version = project.model_repository / "known" / "1"
+    version.mkdir(exist_ok=True)
+    (version / "model.onnx").write_bytes(b"x")
+    config = project.model_repository / "known" / "config.pbtxt"
+    config.write_text(config.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
+    done = tune(project, "known", "--apply", "--json", "--out", str(project.root / "run"))
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert "model_repository/known/config.pbtxt" in error["message"]
+    assert config.read_text(encoding="utf-8").endswith("# mine\n")
+
+
+def test_generators_leave_most_of_the_machine_to_the_server() -> None:
+    for cores in (1, 2, 3, 4, 16, 256):
+        assert 1 <= generators(cores) <= max(1, min(MOST_PROCESSES, cores // 2))
+    assert ceiling_per_s(Protocol.HTTP, 2) > ceiling_per_s(Protocol.GRPC, 2)
+
+
+def test_a_run_is_long_against_the_objective_and_bounded() -> None:
+    assert [usual_run_us(slo_us) for slo_us in (1_000, 500_000, 60_000_000)] == [2_000_000, 3_000_000, 5_000_000]
+
+
+def test_an_effort_that_cannot_be_carried_out_names_every_fault() -> None:
+    with pytest.raises(InputError) as caught:
+        Effort(run_us=1, repeats=0, settings=6, ceiling_per_s=0)
+    for words in ("run_us 1", "repeats 0", "settings 6", "ceiling_per_s 0"):
+        assert words in caught.value.message
