@@ -13,9 +13,10 @@ from brim.tune.predict import Predictor, Served
 from brim.tune.run import Load, Purpose, Run
 from brim.tune.verify import simulated
 
-JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
-GAPS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
-"""Time between batches of one instance, over the time of a full batch."""
+JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
+GAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Which part of the overhead, which every request has, keeps its instance from the next batch as well. At low load a request
+waits for both alike, so no more than all of it can."""
 LEAST_SIZES = 3
 LEAST_RANGE = 4
 """Sizes have to differ by this factor before a cost a row can be told from a cost a batch."""
@@ -23,8 +24,9 @@ FASTEST = 0.2
 """A batch in service takes at least this part of what it took alone."""
 MOST_RUNS = 12
 """Runs that the simulator is compared with; the last ones, which lie closest to capacity."""
-CLIP = 1.0
-"""A figure that is off by more than a factor of e counts no more than that: under overload every latency is far off."""
+LOW_LOAD_WEIGHT = 3.0
+OVERLOADED, CLIP = 0.9, 1.0
+"""Where fewer were in time, a latency that is off by more than a factor of e counts no more than that: there they all are."""
 
 
 def served_of(measured: MeasuredBatchTime, max_rows: int) -> Served:
@@ -88,12 +90,11 @@ def refit(
     late_us = float(np.median([_late_us(predictor, run, load_of(run)) for run in alone]))
     found = replace(found, overhead_us=max(0, round(found.overhead_us + late_us)))
     single = ([run for run in usable if run.setting.instances == 1] or usable)[-MOST_RUNS:]
-    full_us = found.time_us[-1]
+    gaps_us = sorted({round(gap * found.overhead_us) for gap in GAPS})
     ideas = [
-        # At low load a request waits for the preparation as well, so that much of the median's lateness is explained.
-        replace(found, jitter=jitter, prepare_us=gap_us, overhead_us=max(0, found.overhead_us - gap_us))
+        replace(found, jitter=jitter, prepare_us=gap_us, overhead_us=found.overhead_us - gap_us)
         for jitter in JITTERS
-        for gap_us in (round(gap * full_us) for gap in GAPS)
+        for gap_us in gaps_us
     ]
     found = min(ideas, key=lambda idea: _distance(predictor_of(idea), single, load_of))
     several = [run for run in usable if run.setting.instances > 1][-MOST_RUNS:]
@@ -128,6 +129,8 @@ def _distance(predictor: Predictor, runs: Sequence[Run], load_of: Callable[[Run]
     for run in runs:
         seen = simulated(predictor, run.setting)(load_of(run))
         pairs = ((run.p50_us, seen.p50_us), (run.p99_us, seen.p99_us))
-        total += sum(min(CLIP, abs(math.log(real / said))) for real, said in pairs if real and said)
+        weight = LOW_LOAD_WEIGHT if run.purpose is Purpose.EXPECTED else 1.0
+        most = CLIP if run.in_slo_ratio < OVERLOADED else math.inf
+        total += weight * sum(min(most, abs(math.log(real / said))) for real, said in pairs if real and said)
         total += abs(run.in_slo_ratio - seen.in_slo_ratio)
     return total
