@@ -25,6 +25,7 @@ FASTEST = 0.2
 MOST_RUNS = 12
 """Runs that the simulator is compared with; the last ones, which lie closest to capacity."""
 LOW_LOAD_WEIGHT = 3.0
+"""Latencies at the expected rate are few among the runs, and the surest of them."""
 OVERLOADED, CLIP = 0.9, 1.0
 """Where fewer were in time, a latency that is off by more than a factor of e counts no more than that: there they all are."""
 
