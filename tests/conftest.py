@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from brim.cli import main
 from brim.config.files import differences
 from brim.paths import Project
 from brim.service.load import find_services
@@ -13,6 +18,34 @@ from brim_export.pipeline import require
 from brim_export.service_export import export_service
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Brim = Callable[..., Done]
+
+
+@pytest.fixture
+def brim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
+    """The command line, in this process."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["brim", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, written.out, written.err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

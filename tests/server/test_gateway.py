@@ -163,8 +163,15 @@ def test_a_body_above_the_limit_is_refused(shipped: EmbeddedServer, tmp_path: Pa
         assert (status, set(json.loads(text))) == (413, {"error"})
         channel = grpc.insecure_channel(small.endpoint.grpc)
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        with pytest.raises(grpc.RpcError):
-            call(b"x" * 200_000, timeout=30)
+        # Bytes that are a message of unknown fields: nothing but its size is wrong with it.
+        for size in (200_000, 3_000_000):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"x" * size, timeout=30)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert caught.value.details() == "Payload Too Large"
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"x" * 90_000, timeout=30)
+        assert caught.value.details() != "Payload Too Large"
         channel.close()
         assert alive(shipped, small)
 

@@ -13,8 +13,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +20,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brim.cli.app import main
 from brim.errors import BrimError, InputError
 from brim.paths import Project
 from brim.server.embedded import check_path
 from brim_export import bring, placement
+from tests.conftest import Brim
 from tests.server.doubler import SERVICE, doubling_graph, make_project
 
 PATIENCE_S = 120
 
 
-@dataclass
-class Done:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
 Tree = dict[str, bytes | str | None]
-Brim = Callable[..., Done]
 
 
 @pytest.fixture
@@ -55,20 +43,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.fixture
-def brim(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
-    """The command in this process."""
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["brim", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, written.out, written.err)
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
+def brim(project: Project, brim: Brim) -> Brim:
+    """The command in this process, in the project of the test."""
+    return brim
 
 
 def in_a_process(project: Project, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brim.cli.app import main
+from tests.conftest import Brim
 
-Brim = Callable[..., tuple[int, str, str]]
 TIMES = ("--tau0-us", "5000", "--alpha-us", "100")
 HEAD = 'name: "m"\nbackend: "python"\nmax_batch_size: 100\n'
-
-
-@pytest.fixture
-def brim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["brim", "simulate", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, written.out, written.err
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -68,7 +49,7 @@ def test_waiting_requests_list_their_batches(
     brim: Brim, config: Callable[[str], Path], batching: str, arguments: tuple[str, ...], expected: list[int]
 ) -> None:
     path = config(f"dynamic_batching {{ {batching} }}")
-    answer = data(brim("--config", path, *TIMES, "--waiting", "150", *arguments, "--json"))
+    answer = data(brim("simulate", "--config", path, *TIMES, "--waiting", "150", *arguments, "--json"))
     assert answer["batches"] == expected
     assert sum(answer["launches"].values()) == len(expected) == len(answer["reasons"])
 
@@ -94,7 +75,7 @@ def test_the_answer_of_a_load(brim: Brim, config: Callable[[str], Path], load: t
         "3",
         "--json",
     )
-    answer = data(brim(*arguments))
+    answer = data(brim("simulate", *arguments))
     assert answer["offered"] == answer["answered"] == 2000
     assert {"full", "preferred", "delay", "drained", "shape"} <= answer["launches"].keys()
     assert 5_100 <= answer["p50_us"] <= answer["p90_us"] <= answer["p99_us"]
@@ -102,14 +83,14 @@ def test_the_answer_of_a_load(brim: Brim, config: Callable[[str], Path], load: t
     assert answer["fill"] == answer["mean_batch"] / 100
     assert 0 < answer["duty"] <= 1
     assert (answer["refused"], answer["expired"]) == (0, 0)
-    assert data(brim(*arguments)) == answer
+    assert data(brim("simulate", *arguments)) == answer
 
 
 def test_words_for_people(brim: Brim, config: Callable[[str], Path]) -> None:
-    code, out, err = brim("--config", config("dynamic_batching { }"), *TIMES, "--waiting", "150")
+    code, out, err = brim("simulate", "--config", config("dynamic_batching { }"), *TIMES, "--waiting", "150")
     assert (code, err) == (0, "")
     assert "batches: 100 full, 50 drained" in out
-    code, out, err = brim("--config", config(""), *TIMES, "--rate", "100")
+    code, out, err = brim("simulate", "--config", config(""), *TIMES, "--rate", "100")
     assert code == 0
     assert "every request is a batch" in err
 
@@ -117,10 +98,12 @@ def test_words_for_people(brim: Brim, config: Callable[[str], Path]) -> None:
 def test_measured_times(brim: Brim, config: Callable[[str], Path], tmp_path: Path) -> None:
     tau = tmp_path / "tau.json"
     tau.write_text('{"points": [{"rows": 1, "time_us": 700}, {"rows": 100, "time_us": 900}]}', encoding="utf-8")
-    answer = data(brim("--config", config("dynamic_batching { }"), "--tau", tau, "--waiting", "100", "--json"))
+    answer = data(
+        brim("simulate", "--config", config("dynamic_batching { }"), "--tau", tau, "--waiting", "100", "--json")
+    )
     assert answer["p50_us"] == 900
     tau.write_text('{"points": [{"rows": 0, "time_us": 700}, {"rows": 100}]}', encoding="utf-8")
-    code, _, err = brim("--config", config("dynamic_batching { }"), "--tau", tau, "--waiting", "100")
+    code, _, err = brim("simulate", "--config", config("dynamic_batching { }"), "--tau", tau, "--waiting", "100")
     assert code == 2
     assert "points[0].rows is 0" in err and "points[1].time_us is missing" in err
 
@@ -151,7 +134,7 @@ def test_measured_times(brim: Brim, config: Callable[[str], Path], tmp_path: Pat
     ],
 )
 def test_wrong_arguments(brim: Brim, config: Callable[[str], Path], arguments: tuple[str, ...], words: str) -> None:
-    code, out, err = brim("--config", config("dynamic_batching { }"), *arguments)
+    code, out, err = brim("simulate", "--config", config("dynamic_batching { }"), *arguments)
     assert (code, out) == (2, "")
     assert words in err and err.count("error: ") == 1 and "\nhint: " in err
 
@@ -168,9 +151,9 @@ def test_wrong_arguments(brim: Brim, config: Callable[[str], Path], arguments: t
 def test_configurations_that_cannot_be_simulated(
     brim: Brim, config: Callable[..., Path], text: str, words: str
 ) -> None:
-    code, _, err = brim("--config", config(text, head=""), *TIMES, "--waiting", "5")
+    code, _, err = brim("simulate", "--config", config(text, head=""), *TIMES, "--waiting", "5")
     assert code == 2
     assert words in err and "\nhint: " in err
-    code, _, err = brim("--config", config("").with_name("none.pbtxt"), *TIMES, "--waiting", "5")
+    code, _, err = brim("simulate", "--config", config("").with_name("none.pbtxt"), *TIMES, "--waiting", "5")
     assert code == 2
     assert "none.pbtxt" in err

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +29,11 @@ from brim.bench.simulation_grid import (
 )
 from brim.bench.simulation_store import MEASUREMENTS_FILE, Store
 from brim.bench.verdict import ExitCode, Verdict
-from brim.cli.app import main
 from brim.cli.commands import bench_simulation
 from brim.cli.commands.bench_simulation import shown
 from brim.errors import InputError
 from brim.measure.batch_time import Form, fit
+from tests.conftest import Brim
 
 CONDITIONS = Conditions("a processor", 2, 1.0, 2.0, 0.5, {"Triton": "24.10"})
 
@@ -209,25 +206,6 @@ def test_another_file_is_refused(tmp_path: Path, line: str) -> None:
         Store(tmp_path)
 
 
-Brim = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def brim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["brim", "bench", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, written.out, written.err
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
-
-
 @pytest.mark.parametrize(("error", "code"), [(0.01, 0), (0.5, 1)])
 def test_the_command(brim: Brim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: float, code: int) -> None:
     asked: list[tuple[list[Case], dict[str, Any]]] = []
@@ -238,11 +216,11 @@ def test_the_command(brim: Brim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(bench_simulation, "check_simulation", checked)
     arguments = ("simulation", "--points", "5", "--seconds", "1.5", "--seed", "3", "--out", str(tmp_path))
-    ended, out, _ = brim(*arguments, "--json")
+    ended, out, _ = brim("bench", *arguments, "--json")
     answer = json.loads(out)
     assert ended == code and answer["ok"] is (code == 0)
     assert answer["data"]["points"][0]["measured"]["p50_us"] == 1_000
-    ended, out, _ = brim(*arguments)
+    ended, out, _ = brim("bench", *arguments)
     assert ended == code and "a setting" in out
     cases, others = asked[0]
     assert cases == grid(5) and others["seed"] == 3 and others["folder"] == tmp_path
@@ -259,5 +237,5 @@ def test_the_command(brim: Brim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ],
 )
 def test_an_option_of_another_benchmark_is_refused(brim: Brim, arguments: tuple[str, ...], lost: str) -> None:
-    code, _, err = brim(*arguments)
+    code, _, err = brim("bench", *arguments)
     assert code == 2 and f"takes no {lost}" in err

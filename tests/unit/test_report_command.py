@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from brim.cli.app import main
+from tests.conftest import Brim
 from tests.unit.report_example import point_line, write_run
-
-Brim = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def brim(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Brim]:
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["brim", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, written.out, written.err
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -38,7 +17,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_both_files_lie_in_the_run_folder(brim: Brim, run: Path) -> None:
-    code, out, err = brim(run)
+    code, out, err = brim("report", run)
     assert code == 0
     assert out.split() == [str(run / "report.html"), str(run / "report.md")]
     assert "nobody was hurt" in err
@@ -50,12 +29,12 @@ def test_both_files_lie_in_the_run_folder(brim: Brim, run: Path) -> None:
         "report.html",
         "report.md",
     ]
-    assert brim(run)[0] == 0, "a report is no obstacle to the next one"
+    assert brim("report", run)[0] == 0, "a report is no obstacle to the next one"
 
 
 def test_json_tells_files_and_sections(brim: Brim, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
-    code, written, _ = brim(run, "--out", out, "--json")
+    code, written, _ = brim("report", run, "--out", out, "--json")
     answer = json.loads(written)
     assert code == 0 and answer["ok"] is True and answer["command"] == "report"
     assert answer["data"] == {"files": [str(out / "report.html"), str(out / "report.md")], "sections": ["isolation"]}
@@ -71,26 +50,26 @@ def test_the_slo_is_the_options_then_the_choices_then_the_services(
     (folder / "measurements.jsonl").write_text(line + "\n", encoding="utf-8")
     page = folder / "report.html"
     monkeypatch.setenv("BRIM_ROOT", str(checkout))
-    assert brim(folder)[0] == 0 and "(services/image_classifier.yaml)" in page.read_text(encoding="utf-8")
-    assert brim(folder, "--slo-ms", "7", "--percentile", "90")[0] == 0
+    assert brim("report", folder)[0] == 0 and "(services/image_classifier.yaml)" in page.read_text(encoding="utf-8")
+    assert brim("report", folder, "--slo-ms", "7", "--percentile", "90")[0] == 0
     assert "p90 within 7 ms (--slo-ms)" in page.read_text(encoding="utf-8")
     monkeypatch.setenv("BRIM_ROOT", str(tmp_path))
-    assert brim(folder)[0] == 0 and "none is known (give --slo-ms" in page.read_text(encoding="utf-8")
+    assert brim("report", folder)[0] == 0 and "none is known (give --slo-ms" in page.read_text(encoding="utf-8")
 
 
 def test_what_is_wrong_is_said(brim: Brim, run: Path, tmp_path: Path) -> None:
-    code, _, err = brim(tmp_path / "none")
+    code, _, err = brim("report", tmp_path / "none")
     assert code == 2 and "there is no such folder" in err and "hint:" in err
-    code, _, err = brim(run, "--percentile", "99")
+    code, _, err = brim("report", run, "--percentile", "99")
     assert code == 2 and "--slo-ms" in err
-    code, _, err = brim(run, "--slo-ms", "0")
+    code, _, err = brim("report", run, "--slo-ms", "0")
     assert code == 2 and "latency_us" in err
-    code, _, err = brim(run, "--slo-ms", "5", "--percentile", "0")
+    code, _, err = brim("report", run, "--slo-ms", "5", "--percentile", "0")
     assert code == 2 and "percentile" in err.lower()
-    code, _, err = brim(run, "--out", run / "isolation.json")
+    code, _, err = brim("report", run, "--out", run / "isolation.json")
     assert code == 2 and "is a file" in err
     (run / "isolation.json").write_text("{", encoding="utf-8")
-    code, out, _ = brim(run, "--json")
+    code, out, _ = brim("report", run, "--json")
     answer = json.loads(out)
     assert code == 2 and answer["ok"] is False and "isolation.json:1:2: not JSON" in answer["error"]["message"]
     assert not (run / "report.html").exists()

@@ -50,9 +50,11 @@ ANSWER_TIMEOUT_S = 300
 CONNECT_TIMEOUT_S = 1
 IDLE_TIMEOUT_S = 3600
 HEADERS_TIMEOUT_S = 10
+LEAST_WINDOW_BYTES = 65_535
+"""Of HTTP/2 (RFC 9113, 6.9.2)."""
 MOST_CONNECTIONS = 10_000
 MOST_REQUESTS = 4_096
-"""In flight towards Triton at once, for each protocol; beyond it a caller is refused."""
+"""In flight towards Triton at once in each cluster, over both protocols; beyond it a caller is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,11 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
                             "@type": f"{_TYPE}extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
                             "stat_prefix": "callers",
                             "codec_type": "AUTO",
+                            # In HTTP/2 the window of a stream is what a filter may hold back of it, in place of the above.
+                            "http2_protocol_options": {
+                                "initial_stream_window_size": max(LEAST_WINDOW_BYTES, limits.body_bytes),
+                                "initial_connection_window_size": max(LEAST_WINDOW_BYTES, limits.body_bytes),
+                            },
                             "common_http_protocol_options": {"idle_timeout": f"{IDLE_TIMEOUT_S}s"},
                             "request_headers_timeout": f"{HEADERS_TIMEOUT_S}s",
                             # One spelling of a path, so that no other one gets around a model's bounds.
@@ -156,7 +163,9 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
                             "path_with_escaped_slashes_action": "REJECT_REQUEST",
                             "stream_idle_timeout": f"{ANSWER_TIMEOUT_S}s",
                             "route_config": {"virtual_hosts": [_virtual_host(models)]},
-                            "local_reply_config": {"mappers": [*_queue_full(), *_too_late(), _json_errors()]},
+                            "local_reply_config": {
+                                "mappers": [*_queue_full(), *_too_late(), _too_large_in_grpc(), _json_errors()]
+                            },
                             "http_filters": [
                                 {
                                     "name": "envoy.filters.http.lua",
@@ -193,6 +202,13 @@ def _too_late() -> list[Document]:
     """The deadline has passed, the caller's own or the model's."""
     # A gRPC call's own deadline and a model's, over gRPC, have this code by themselves, and texts of Envoy's or Triton's.
     return _reply("UT", 504, DEADLINE_EXCEEDED, "no answer before the deadline", [])
+
+
+def _too_large_in_grpc() -> Document:
+    """By itself 413 would become UNKNOWN."""
+    is_413 = {"comparison": {"value": {"default_value": 413, "runtime_key": "brim.too_large"}}}
+    only = {"and_filter": {"filters": [{"status_code_filter": is_413}, _came_as(grpc=True)]}}
+    return {"filter": only, "headers_to_add": [_header("grpc-status", RESOURCE_EXHAUSTED)]}
 
 
 def _reply(flag: str, status: int, grpc_status: str, text: str, headers: Sequence[Document]) -> list[Document]:
