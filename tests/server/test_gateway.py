@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -35,6 +37,7 @@ from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
 from brim.server.ports import choose_ports
 from brim.service.load import find_services
+from tests.conftest import Brim
 
 IMAGE = np.zeros((1, 1, 8, 8), np.float32)
 INFER = "/v2/models/image_classifier/infer"
@@ -69,10 +72,38 @@ def alive(server: EmbeddedServer, gateway: Gateway) -> bool:
 
 
 def test_envoy_itself_takes_the_configuration() -> None:
-    document = envoy_config(Upstream("127.0.0.1:1", "[::1]:2"), Listen("127.0.0.1", 3, 4), RequestLimits())
+    document = envoy_config(
+        Upstream("127.0.0.1:1", "[::1]:2"), Listen("127.0.0.1", 3, 4, "127.0.0.1", 5), RequestLimits()
+    )
     assert validate(document) == ""
     document["static_resources"]["clusters"][0]["no_such_field"] = 1
     assert "no_such_field" in validate(document)
+
+
+def test_the_page_for_prometheus_offers_nothing_else(gateway: Gateway) -> None:
+    for path in ("/quitquitquit", "/stats/prometheus", "/config_dump", "/metrics/../quitquitquit"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{gateway.metrics}{path}")
+        assert caught.value.code == 404
+    with urllib.request.urlopen(f"http://{gateway.metrics}/metrics") as answer:
+        assert b"envoy_cluster_upstream_rq_active" in answer.read()
+
+
+def test_an_envoy_that_others_start_gets_the_same_configuration(brim: Brim, tmp_path: Path) -> None:
+    done = brim("gateway", "image_classifier", "--http", "triton:8000", "--grpc", "triton:8001", "--port", "1234")
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert validate(document) == ""
+    clusters = {one["name"]: one for one in document["static_resources"]["clusters"]}
+    assert clusters["triton/image_classifier"]["type"] == "STRICT_DNS"
+    assert clusters["triton/image_classifier"]["health_checks"]
+    file = tmp_path / "deploy" / "envoy.json"
+    assert brim("gateway", "image_classifier", "--out", str(file)).code == 0
+    static = {one["type"] for one in json.loads(file.read_text())["static_resources"]["clusters"]}
+    assert static == {"STATIC"}
+    wrong = brim("gateway", "--http", "http://triton", "--grpc", ":8001")
+    assert wrong.code == 2
+    assert "--http http://triton" in wrong.err and "--grpc :8001" in wrong.err
 
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
@@ -105,7 +136,7 @@ def test_answers_are_those_of_the_server(shipped: EmbeddedServer, gateway: Gatew
 def test_what_ends_the_server_does_not_reach_it(shipped: EmbeddedServer, gateway: Gateway, body: bytes) -> None:
     status, text = asked(gateway, "POST", INFER, body)
     assert status == 400
-    assert set(json.loads(text)) == {"error"}
+    assert set(json.loads(text)) == {"error", "reason"}
     assert alive(shipped, gateway)
 
 
@@ -132,7 +163,7 @@ def test_what_changes_the_server_is_not_offered(shipped: EmbeddedServer, gateway
         ("PUT", INFER),
     ):
         status, text = asked(gateway, method, path, b"{}")
-        assert (status, set(json.loads(text))) == (404, {"error"}), path
+        assert (status, json.loads(text)["reason"]) == (404, "not_offered"), path
     client = gateway.endpoint.grpc_client()
     for call in (lambda: client.unload_model("image_classifier"), lambda: client.get_log_settings()):
         with pytest.raises(InferenceServerException, match="not offered") as caught:
@@ -160,7 +191,7 @@ def test_a_body_above_the_limit_is_refused(shipped: EmbeddedServer, tmp_path: Pa
     limits = RequestLimits(body_bytes=100_000)
     with Gateway(shipped.endpoint, log_file=tmp_path / "envoy.log", limits=limits) as small:
         status, text = asked(small, "POST", INFER, b"x" * 200_000)
-        assert (status, set(json.loads(text))) == (413, {"error"})
+        assert (status, json.loads(text)["reason"]) == (413, "too_large")
         channel = grpc.insecure_channel(small.endpoint.grpc)
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         # Bytes that are a message of unknown fields: nothing but its size is wrong with it.
@@ -247,7 +278,35 @@ def test_the_bound_on_requests_in_flight_is_one_for_both_protocols(shipped: Embe
             assert counts[f"tritonclient.{module} answered"] == callers // 2 * answers
         assert max(seen) <= bound
         assert gauge(narrow, "upstream_rq_active") == 0
-        assert gauge(narrow, "upstream_rq_active_overflow") == sum(counts[name] for name in refused)
+        counted = counters(narrow)
+        assert sum(counted[key] for key in counted if key.reason == "queue_full") == sum(
+            counts[name] for name in refused
+        )
+        answered = [key for key in counted if (key.code, key.grpc_status) in (("200", ""), ("200", "0"))]
+        assert sum(counted[key] for key in answered) == callers * answers
+
+
+class Series(NamedTuple):
+    """The labels of one series of the gateway's own count of inferences."""
+
+    model: str
+    caller_class: str
+    code: str
+    grpc_status: str
+    reason: str
+    flags: str
+
+
+def counters(gateway: Gateway) -> dict[Series, int]:
+    """``envoy_brim_requests``: inferences that have ended."""
+    with urllib.request.urlopen(f"http://{gateway.metrics}/metrics") as answer:
+        page = answer.read().decode()
+    found = {}
+    for labels, value in re.findall(r"^envoy_brim_requests\{(.*)\} (\d+)$", page, re.MULTILINE):
+        named = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        named["caller_class"] = named.pop("class")
+        found[Series(**named)] = int(value)
+    return found
 
 
 def gauge(gateway: Gateway, name: str) -> int:
@@ -298,7 +357,7 @@ def sleep_over_http(
     body = {"inputs": [tensor], "parameters": {} if timeout_us is None else {"timeout": timeout_us}}
     connection = http.client.HTTPConnection(endpoint.http, timeout=60)
     try:
-        headers = {} if timeout_ms is None else {"X-Request-Timeout-Ms": str(timeout_ms)}
+        headers = {} if timeout_ms is None else {"X-Brim-Timeout-Ms": str(timeout_ms)}
         connection.request("POST", "/v2/models/sleeper/infer", json.dumps(body), headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -328,7 +387,7 @@ def test_the_callers_own_deadline_ends_its_wait(sleeper: EmbeddedServer, tmp_pat
         assert sleep_over_http(endpoint)[0] == 200
         assert sleep_over_http(endpoint, timeout_ms=30_000)[0] == 200
         for status, text in (sleep_over_http(endpoint, timeout_ms=50), sleep_over_http(endpoint, timeout_us=50_000)):
-            assert (status, json.loads(text)) == (504, {"error": late})
+            assert (status, json.loads(text)) == (504, {"error": late, "reason": "deadline"})
         assert sleep_over_grpc(endpoint) == "answered"
         assert sleep_over_grpc(endpoint, timeout_us=50_000) == f"StatusCode.DEADLINE_EXCEEDED {late}"
         assert sleep_over_grpc(endpoint, deadline_s=0.05).startswith("StatusCode.DEADLINE_EXCEEDED")
@@ -386,7 +445,7 @@ def test_a_server_that_is_gone_is_an_answer(tmp_path: Path, shipped: EmbeddedSer
     nobody = Endpoint(http=f"127.0.0.1:{free['http']}", grpc=f"127.0.0.1:{free['grpc']}")
     with Gateway(nobody, log_file=tmp_path / "envoy.log") as lonely:
         status, text = asked(lonely, "GET", "/v2/health/ready")
-        assert (status, set(json.loads(text))) == (503, {"error"})
+        assert (status, json.loads(text)["reason"]) == (503, "unavailable")
         client = lonely.endpoint.grpc_client()
         with pytest.raises(InferenceServerException) as caught:
             client.is_server_ready()

@@ -1,13 +1,15 @@
-"""``guard.lua`` in the Lua that Envoy uses, behind a stand-in for Envoy's handle."""
+"""The gateway's filter in the Lua that Envoy uses, behind a stand-in for Envoy's handle."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lupa.luajit21 import LuaRuntime
 
-from brim.gateway.envoy_config import guard_source
+from brim.gateway.admission import Admission
+from brim.gateway.envoy_config import filter_source
 from brim.gateway.limits import RequestLimits
 
 
@@ -18,39 +20,74 @@ class Verdict:
     status: int | None = None
     grpc_status: int | None = None
     text: str = ""
+    reason: str = ""
+    retry_after: str | None = None
     log: list[str] = field(default_factory=list)
     set_headers: dict[str, str] = field(default_factory=dict)
+    handle: Any = None
+    """Of the stream: while it is kept, the caller is there."""
 
 
 class LuaGuard:
-    def __init__(self, limits: RequestLimits | None = None) -> None:
+    """The filter. ``now_ms`` is its clock."""
+
+    def __init__(self, limits: RequestLimits | None = None, admitted: Mapping[str, Admission] | None = None) -> None:
+        self.now_ms = 1_000_000
         # Bytes in, bytes out: bodies are no text.
         self._lua = LuaRuntime(encoding=None)
-        self._lua.execute(guard_source(limits or RequestLimits()).encode())
+        self._lua.execute(filter_source(limits or RequestLimits(), admitted or {}).encode())
         self._ask = self._lua.eval(
-            b"""function(headers, body, respond, log, changed)
-              envoy_on_request({
+            b"""function(headers, body, respond, log, changed, clock)
+              local metadata = {}
+              local handle = {
                 headers = function() return {
-                  get = function(_, name) return headers[name] end,
+                  get = function(_, name) if headers[name] then return headers[name] end end,
                   remove = function(_, name) headers[name] = nil end,
                   replace = function(_, name, value) headers[name] = value; changed(name, value) end,
                 } end,
-                streamInfo = function() return { protocol = function() return headers['protocol'] end } end,
+                streamInfo = function() return {
+                  protocol = function() return headers['protocol'] end,
+                  dynamicMetadata = function() return {
+                    get = function(_, name) return metadata[name] end,
+                    set = function(_, name, key, value)
+                      metadata[name] = metadata[name] or {}; metadata[name][key] = value
+                    end,
+                  } end,
+                } end,
+                timestamp = function() return clock() end,
                 clearRouteCache = function() end,
                 body = function()
                   return { length = function() return #body end, getBytes = function() return body end }
                 end,
-                respond = function(_, answer, text) respond(answer[':status'], answer['grpc-status'], text) end,
+                respond = function(_, answer, text)
+                  respond(answer[':status'], answer['grpc-status'], answer['x-brim-reason'], answer['retry-after'], text)
+                end,
                 logErr = function(_, text) log(text) end,
-              })
+              }
+              envoy_on_request(handle)
+              return handle
             end"""
         )
+        self._end = self._lua.eval(
+            b"""function(handle, status)
+              handle.headers = function() return { get = function() return status end } end
+              envoy_on_response(handle)
+            end"""
+        )
+
+    def answered(self, verdict: Verdict, status: int = 200) -> None:
+        """The answer to a request begins."""
+        self._end(verdict.handle, str(status).encode())
+        verdict.handle = None
 
     def __call__(self, path: str, body: bytes, *, method: str = "POST", **headers: str) -> Verdict:
         verdict = Verdict()
 
-        def respond(status: bytes, grpc_status: bytes | None, text: bytes) -> None:
-            verdict.status, verdict.text = int(status), text.decode()
+        def respond(
+            status: bytes, grpc_status: bytes | None, reason: bytes, retry_after: bytes | None, text: bytes
+        ) -> None:
+            verdict.status, verdict.text, verdict.reason = int(status), text.decode(), reason.decode()
+            verdict.retry_after = retry_after.decode() if retry_after else None
             verdict.grpc_status = int(grpc_status) if grpc_status else None
 
         def changed(name: bytes, value: bytes) -> None:
@@ -58,7 +95,15 @@ class LuaGuard:
 
         named: dict[str, Any] = {name.replace("_", "-"): value for name, value in headers.items()}
         table = {name.encode(): value.encode() for name, value in {":path": path, ":method": method, **named}.items()}
-        self._ask(self._lua.table_from(table), body, respond, lambda text: verdict.log.append(text.decode()), changed)
+        log = verdict.log
+        verdict.handle = self._ask(
+            self._lua.table_from(table),
+            body,
+            respond,
+            lambda text: log.append(text.decode()),
+            changed,
+            lambda: self.now_ms,
+        )
         return verdict
 
     def http(self, body: bytes, header_length: str | None = None) -> Verdict:

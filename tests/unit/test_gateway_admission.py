@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.gateway.admission import Admission, admissions, in_flight_bound
+from brim.gateway.admission import Admission, ClassBounds, admissions, class_bound, in_flight_bound
 from brim.gateway.limits import RequestLimits, request_limits
 from brim.service.schema import Service
 
@@ -26,10 +26,45 @@ def test_overhead_is_part_of_the_objective() -> None:
     assert in_flight_bound(slo_us=200_000, full_batch_us=50_000, max_rows=100, overhead_us=1) == 300
 
 
-def test_a_service_without_a_batch_time_has_a_timeout_only() -> None:
-    service = Service.model_validate(TEXT)
-    assert admissions([service]) == {"text": Admission(None, 1_000_000)}
-    assert admissions([service], {"text": 20_000}) == {"text": Admission(1000, 1_000_000)}
+def test_a_service_without_a_bound_has_a_timeout_only() -> None:
+    assert admissions([Service.model_validate(TEXT)]) == {"text": Admission(None, 1_000_000, 100)}
+
+
+def test_bounds_come_from_the_service_file() -> None:
+    service = Service.model_validate(
+        {
+            **TEXT,
+            "batching": {"in_flight_bound": 400, "batch_time": {"tau0_us": 1_000, "alpha_us": 490}},
+            "tenant_rate": {"rate_per_s": 5, "burst": 10},
+            "callers": [
+                {"name": "nightly", "priority": 7, "share": 0.2, "deadline_ms": 5000},
+                {"name": "page", "priority": 1, "share": 0.5},
+                {"name": "batch", "priority": 3, "share": 0.3},
+            ],
+        }
+    )
+    found = admissions([service])["text"]
+    assert found.classes == (
+        ClassBounds("page", 1, 400, None),
+        ClassBounds("batch", 3, 300, None),
+        ClassBounds("nightly", 7, 200, 5_000_000),
+    )
+    assert (found.in_flight, found.batch_time, found.tenant_rate) == (
+        400,
+        service.batching.batch_time,
+        service.tenant_rate,
+    )
+
+
+@pytest.mark.parametrize(("bound", "bounds"), [(400, [400, 300, 200]), (100, [100, 50, 25]), (150, [150, 75, 37])])
+def test_each_class_leaves_a_full_batch_to_those_above_it(bound: int, bounds: list[int]) -> None:
+    assert [class_bound(bound, 100, level) for level in range(3)] == bounds
+    assert class_bound(1, 100, 5) == 1
+
+
+def test_each_worker_holds_its_part() -> None:
+    lua = Admission(100, None, 10, None, (ClassBounds("a", 1, 100), ClassBounds("b", 2, 1))).for_lua(threads=4)
+    assert [one["in_flight"] for one in lua["classes"]] == [25, 1]
 
 
 def test_a_full_request_of_any_service_fits_in_both_forms() -> None:

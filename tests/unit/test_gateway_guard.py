@@ -231,7 +231,7 @@ def test_other_paths_are_not_held_back(guard: LuaGuard) -> None:
 def test_the_shortest_of_a_requests_own_bounds_is_kept(
     guard: LuaGuard, asked_ms: str | None, timeout_us: int | None, expected: str | None
 ) -> None:
-    headers = {"x_request_timeout_ms": asked_ms} if asked_ms else {}
+    headers = {"x_brim_timeout_ms": asked_ms} if asked_ms else {}
     body = {"inputs": [], "parameters": {"a": {"b": 1}} | ({} if timeout_us is None else {"timeout": timeout_us})}
     set_by_http = guard("/v2/models/m/infer", json.dumps(body).encode(), **headers).set_headers
     message = service_pb2.ModelInferRequest(model_name="m")

@@ -1,12 +1,33 @@
-"""How much of a model's traffic is let in, and how long it may take: from the objective and the batch time."""
+"""How much of a model's traffic is let in, of which class, and how long it may take: from the objective and the batch time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from brim.service.schema import Service
-from brim.units import ms_to_us
+from brim.service.schema import BatchTime, Service, TenantRate
+from brim.units import US_PER_MS, ms_to_us
+
+DEFAULT_CLASS = "default"
+"""Of the callers of a service that has no classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassBounds:
+    """Bounds on the requests of one class of callers.
+
+    Attributes:
+        name: of the class, which callers send as ``x-brim-class``.
+        priority: 1 is the most important; a request that names no class belongs to the one of its KServe priority.
+        in_flight: requests of **all** classes in flight at which one of this class is refused. None: no bound.
+        timeout_us: longest that one may take. None: no bound but the model's.
+    """
+
+    name: str = DEFAULT_CLASS
+    priority: int = 1
+    in_flight: int | None = None
+    timeout_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +37,40 @@ class Admission:
     Attributes:
         in_flight: most at once, over both protocols; further ones are refused at once with 429. None: no bound.
         timeout_us: longest that one may take; then its caller gets 504 and the server is told. None: no bound.
+        max_rows: of a full batch.
+        batch_time: what a batch takes, for requests whose own deadline cannot be met. None: they are let in.
+        classes: the most important first; empty when all callers are equal.
+        tenant_rate: what each tenant may send. None: no bound.
     """
 
     in_flight: int | None = None
     timeout_us: int | None = None
+    max_rows: int = 1
+    batch_time: BatchTime | None = None
+    classes: tuple[ClassBounds, ...] = ()
+    tenant_rate: TenantRate | None = None
+
+    def for_lua(self, threads: int) -> dict[str, Any]:
+        """An entry of ``ADMITTED`` as ``admission.lua`` reads it. Each of Envoy's workers counts for itself, its part."""
+        classes = self.classes or (ClassBounds(in_flight=self.in_flight),)
+        time = self.batch_time
+        if time is not None and time.tau0_us + time.alpha_us <= 0:
+            time = None
+        return {
+            "rows": self.max_rows,
+            "tau0_ms": time and time.tau0_us / US_PER_MS,
+            "alpha_ms": time and time.alpha_us / US_PER_MS,
+            "class_names": ", ".join(one.name for one in classes),
+            "classes": [
+                {
+                    "name": one.name,
+                    "priority": one.priority,
+                    "in_flight": one.in_flight and max(1, one.in_flight // threads),
+                    "timeout_ms": one.timeout_us and one.timeout_us / US_PER_MS,
+                }
+                for one in classes
+            ],
+        }
 
 
 def in_flight_bound(*, slo_us: int, full_batch_us: int, max_rows: int, overhead_us: int = 0) -> int:
@@ -39,16 +90,37 @@ def in_flight_bound(*, slo_us: int, full_batch_us: int, max_rows: int, overhead_
     return max_rows * max(1, (slo_us - overhead_us) // full_batch_us)
 
 
-def admissions(services: Sequence[Service], full_batch_us: Mapping[str, int] | None = None) -> dict[str, Admission]:
-    """The bounds of every service: a timeout where its callers give up, a bound where its batch time is known."""
-    times = full_batch_us or {}
-    return {service.name: _admission(service, times.get(service.name)) for service in services}
+def class_bound(bound: int, max_rows: int, level: int) -> int:
+    """Requests in flight, of all classes, at which a class is refused that has ``level`` more important ones above it.
+
+    A full batch is kept for each of those: as many requests of theirs may come while one is executed, and then none of them
+    finds the door shut by less important ones. Where the bound is too small for that, half of it is kept for each.
+    """
+    return max(1, bound - level * max_rows, bound >> level)
 
 
-def _admission(service: Service, full_batch_us: int | None) -> Admission:
+def admissions(services: Sequence[Service]) -> dict[str, Admission]:
+    """The bounds of every service, as far as its file has what they are derived from."""
+    return {service.name: _admission(service) for service in services}
+
+
+def _admission(service: Service) -> Admission:
     gives_up = service.slo.caller_gives_up_ms
-    bound = None
-    if full_batch_us is not None:
-        slo_us = ms_to_us(service.slo.latency_ms)
-        bound = in_flight_bound(slo_us=slo_us, full_batch_us=full_batch_us, max_rows=service.max_batch_size)
-    return Admission(bound, None if gives_up is None else ms_to_us(gives_up))
+    bound = service.batching.in_flight_bound
+    priorities = sorted({caller.priority for caller in service.callers})
+    return Admission(
+        in_flight=bound,
+        timeout_us=None if gives_up is None else ms_to_us(gives_up),
+        max_rows=max(1, service.max_batch_size),
+        batch_time=service.batching.batch_time,
+        classes=tuple(
+            ClassBounds(
+                name=caller.name,
+                priority=caller.priority,
+                in_flight=bound and class_bound(bound, service.max_batch_size, priorities.index(caller.priority)),
+                timeout_us=None if caller.deadline_ms is None else ms_to_us(caller.deadline_ms),
+            )
+            for caller in sorted(service.callers, key=lambda caller: caller.priority)
+        ),
+        tenant_rate=service.tenant_rate,
+    )

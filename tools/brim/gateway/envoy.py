@@ -18,6 +18,7 @@ from typing import Self
 from brim.errors import MissingTool, ServerFailed
 from brim.gateway.admission import Admission
 from brim.gateway.envoy_config import Document, Listen, Upstream, envoy_config
+from brim.gateway.health import canary_of
 from brim.gateway.limits import RequestLimits
 from brim.server import leftovers
 from brim.server.embedded import die_with_parent
@@ -25,13 +26,15 @@ from brim.server.endpoint import LOOPBACK, Endpoint
 from brim.server.healing import Bounds, Budget
 from brim.server.logs import bound_log, log_tail
 from brim.server.ports import choose_ports
+from brim.service.samples import Row
 
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
 STOP_TIMEOUT_S = 5.0
 VALIDATE_TIMEOUT_S = 60.0
-THREADS = 2
-"""Envoy's worker threads. Each holds connections of its own; more than the machine's cores gives nothing."""
+THREADS = 1
+"""Envoy's worker threads. Each counts the requests in flight of a class for itself, so one alone counts right. It takes some
+thousand requests a second, more than most models on one GPU do."""
 
 
 def find_envoy() -> Path:
@@ -71,6 +74,7 @@ class Gateway:
         log_file: Path,
         limits: RequestLimits | None = None,
         admitted: Mapping[str, Admission] | None = None,
+        canaries: Mapping[str, Row | None] | None = None,
         host: str = LOOPBACK,
         port: int | None = None,
         metrics: str | None = None,
@@ -82,6 +86,7 @@ class Gateway:
             log_file: where Envoy's output goes.
             limits: what is taken of one request.
             admitted: model name -> bounds on its requests; a model that is not named has none.
+            canaries: model name -> the row that shows that it works; none is sent to a model without.
             host: address to listen on.
             port: where callers connect, for every protocol; chosen by the system when absent.
             metrics: the server's metrics page, which ``endpoint`` passes on.
@@ -90,6 +95,7 @@ class Gateway:
         self.log_file = log_file
         self._limits = limits or RequestLimits()
         self._admitted = dict(admitted or {})
+        self._canaries = {name: canary_of(row) for name, row in (canaries or {}).items() if row is not None}
         self._host = host
         self._port = port
         self._metrics = metrics if metrics is not None else upstream.metrics
@@ -114,6 +120,13 @@ class Gateway:
         return f"{LOOPBACK}:{self._listen.admin_port}"
 
     @property
+    def metrics(self) -> str:
+        """``host:port`` whose ``/metrics`` Prometheus reads. Only while it runs."""
+        if self._listen is None:
+            raise ServerFailed("the gateway is not running", hint="use it inside the `with` block")
+        return f"{self._listen.metrics_host}:{self._listen.metrics_port}"
+
+    @property
     def pid(self) -> int:
         """Process id of Envoy. Only while it runs."""
         if self._process is None:
@@ -122,8 +135,8 @@ class Gateway:
 
     def __enter__(self) -> Self:
         """Start it and wait until it takes connections."""
-        ports = choose_ports(self._host, {"gateway": self._port, "gateway-admin": None})
-        self._listen = Listen(self._host, ports["gateway"], ports["gateway-admin"])
+        ports = choose_ports(self._host, {"gateway": self._port, "gateway-admin": None, "gateway-metrics": None})
+        self._listen = Listen(self._host, ports["gateway"], ports["gateway-admin"], LOOPBACK, ports["gateway-metrics"])
         try:
             self._start(self._listen)
         except BaseException:
@@ -134,7 +147,12 @@ class Gateway:
     def _start(self, listen: Listen) -> None:
         program = find_envoy()
         document = envoy_config(
-            Upstream(self._upstream.http, self._upstream.grpc), listen, self._limits, self._admitted, threads=THREADS
+            Upstream(self._upstream.http, self._upstream.grpc),
+            listen,
+            self._limits,
+            self._admitted,
+            canaries=self._canaries,
+            threads=THREADS,
         )
         self._prefix = leftovers.new_prefix()
         self.log_file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@
 --
 -- The JSON reader may be laxer than Triton's, never differently aligned: what both take for JSON, both cut in the same
 -- places. Hence escapes in keys and keys that come twice, which parsers read differently, are refused.
--- LIMITS comes from the generated configuration, in front of this text. Routes read what is set here: see envoy_config.py.
+-- LIMITS comes from the generated configuration, in front of this text.
 
 local byte, find, format, match, sub = string.byte, string.find, string.format, string.match, string.sub
 local floor = math.floor
@@ -236,16 +236,16 @@ local function read_tensor(text, at)
   return tensor, at
 end
 
--- Tensors, and the request's own timeout in microseconds.
+-- Tensors, and what the request asks for itself: its timeout in microseconds, and its priority.
 local function read_tensors(text)
-  local tensors, timeout_us = {}
+  local tensors, asked = {}, {}
   local at = past_space(text, 1)
   expect(text, at, OPEN_OBJECT, "the body does not begin with a JSON object")
   at = read_object(text, at, function(key, place)
     if key == "parameters" and byte(text, place) == OPEN_OBJECT then
       return read_object(text, place, function(name, inside)
-        if name == "timeout" then
-          timeout_us, inside = read_number(text, inside, "the timeout")
+        if name == "timeout" or name == "priority" then
+          asked[name], inside = read_number(text, inside, "the " .. name)
           return inside
         end
         return past_value(text, inside, 2)
@@ -265,10 +265,10 @@ local function read_tensors(text)
   if past_space(text, at) <= #text then
     refuse("something stands behind the JSON object")
   end
-  return tensors, timeout_us
+  return tensors, asked
 end
 
--- Every check returns the request's own timeout in microseconds, and the model where only the message names it.
+-- Every check returns what the request asks for itself, and the model where only the message names it.
 local function check_infer(text, header_length)
   local head = text
   if header_length then
@@ -276,12 +276,12 @@ local function check_infer(text, header_length)
     if not length or length > #text then
       refuse("Inference-Header-Content-Length is not between 0 and the %d bytes of the body", #text)
     elseif length == 0 then
-      return -- the whole body is one tensor, whose sizes Triton works out from its length
+      return {} -- the whole body is one tensor, whose sizes Triton works out from its length
     end
     head = sub(text, 1, length)
   end
   local at = #head + 1
-  local tensors, timeout_us = read_tensors(head)
+  local tensors, asked = read_tensors(head)
   for _, tensor in ipairs(tensors) do
     if tensor.bytes then
       if tensor.bytes < 0 or at + tensor.bytes - 1 > #text then
@@ -297,7 +297,7 @@ local function check_infer(text, header_length)
   if at <= #text then
     refuse("%d bytes stand behind the last input", #text - at + 1)
   end
-  return timeout_us
+  return asked
 end
 
 -- For /generate: any object, not too deep.
@@ -308,6 +308,7 @@ local function check_json(text)
   if past_space(text, at) <= #text then
     refuse("something stands behind the JSON object")
   end
+  return {}
 end
 
 ----- protocol buffers ----------------------------------------------------------------------------------------------------
@@ -389,7 +390,7 @@ local function read_input(text, from, to)
 end
 
 -- An entry of the request's parameters: key 1, value 2, of which int64_param 2 and uint64_param 5.
-local function read_timeout(text, from, to)
+local function read_asked(text, from, to, asked)
   local key, found
   read_fields(text, from, to, function(number, kind, first, last)
     if number == 1 and kind == BLOCK then
@@ -402,7 +403,9 @@ local function read_timeout(text, from, to)
       end)
     end
   end)
-  return key == "timeout" and found or nil
+  if key == "timeout" or key == "priority" then
+    asked[key] = found
+  end
 end
 
 -- Field numbers of ModelInferRequest: model_name 1, parameters 4, inputs 5, raw_input_contents 7.
@@ -417,12 +420,12 @@ local function check_grpc(text)
   if a * 16777216 + b * 65536 + c * 256 + d ~= #text - 5 then
     refuse("the call does not carry exactly one message")
   end
-  local tensors, contents, model, timeout_us = {}, {}, ""
+  local tensors, contents, asked, model = {}, {}, {}, ""
   read_fields(text, 6, #text, function(number, kind, from, to)
     if number == 1 and kind == BLOCK then
       model = sub(text, from, to)
     elseif number == 4 and kind == BLOCK then
-      timeout_us = read_timeout(text, from, to) or timeout_us
+      read_asked(text, from, to, asked)
     elseif number == 5 and kind == BLOCK then
       tensors[#tensors + 1] = read_input(text, from, to)
     elseif number == 7 and kind == BLOCK then
@@ -443,78 +446,5 @@ local function check_grpc(text)
       elements(tensor.name, tensor.shape, #text)
     end
   end
-  return timeout_us, model
-end
-
------ the filter ----------------------------------------------------------------------------------------------------------
-
--- Envoy writes the text as JSON for HTTP, and as the status message for gRPC.
-local function answer(handle, is_grpc, status, grpc_status, text)
-  local headers = { [":status"] = tostring(status) }
-  if is_grpc then
-    headers["grpc-status"] = tostring(grpc_status)
-  end
-  handle:respond(headers, (text:gsub("[^ -~]", "?")))
-end
-
--- The shortest of the request's own bounds, for Envoy's router. What is not a time from 1 ms to a day is none.
-local function set_timeout(headers, asked_ms, timeout_us)
-  local shortest
-  for _, time_ms in ipairs({ tonumber(asked_ms) or 0, math.ceil((timeout_us or 0) / 1000) }) do
-    if time_ms >= 1 and time_ms <= 86400000 and (not shortest or time_ms < shortest) then
-      shortest = time_ms
-    end
-  end
-  if shortest then
-    headers:replace("x-envoy-upstream-rq-timeout-ms", format("%d", shortest))
-  end
-end
-
-function envoy_on_request(handle)
-  local headers = handle:headers()
-  local path = headers:get(":path")
-  local is_grpc = sub(headers:get("content-type") or "", 1, 16) == "application/grpc"
-  headers:remove("x-brim-model")
-  headers:remove("x-brim-around")
-  headers:remove("x-envoy-upstream-rq-timeout-ms")
-  if not is_grpc and handle:streamInfo():protocol() == "HTTP/2" then
-    headers:replace("x-brim-around", "1")
-    handle:clearRouteCache()
-    return
-  end
-  local check
-  if path == "/inference.GRPCInferenceService/ModelInfer" then
-    check = check_grpc
-  elseif headers:get(":method") == "POST" then
-    local plain = match(path, "^[^?]*")
-    if find(plain, "/infer$") then
-      check = check_infer
-    elseif find(plain, "/generate$") or find(plain, "/generate_stream$") then
-      check = check_json
-    end
-  end
-  if not check then
-    return
-  end
-  local encoding = headers:get("content-encoding")
-  if encoding and encoding ~= "identity" then
-    return answer(handle, is_grpc, 415, 12, "compressed bodies are not taken: send it as it is")
-  end
-  local header_length, asked_ms = headers:get("inference-header-content-length"), headers:get("x-request-timeout-ms")
-  local body = handle:body()
-  local text = body and body:getBytes(0, body:length()) or ""
-  local fine, found, model = pcall(check, text, header_length)
-  if fine then
-    headers = handle:headers() -- what was fetched before the body came is dead by now
-    set_timeout(headers, asked_ms, found)
-    if model and match(model, "^[%w_%-%.]+$") then
-      headers:replace("x-brim-model", model)
-    end
-    return handle:clearRouteCache()
-  end
-  if type(found) == "table" then
-    return answer(handle, is_grpc, 400, 3, found.text)
-  end
-  handle:logErr("the check of a request failed: " .. tostring(found))
-  return answer(handle, is_grpc, 500, 13, "the request could not be checked")
+  return asked, model
 end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 from brim.errors import InputError
 
 LOOPBACK = "127.0.0.1"
+HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[1-9]\d{0,4}")
 NO_ANSWER = (OSError, HTTPException, ValueError, InferenceServerException)
 """What tritonclient raises over HTTP when a server refuses, is gone, or answers something that is not KServe v2."""
 

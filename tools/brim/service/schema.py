@@ -30,6 +30,7 @@ Size = Annotated[Integer, Field(ge=1, le=LARGEST_SIZE)]
 UInt32 = Annotated[Integer, Field(ge=0, le=2**32 - 1)]
 UInt64 = Annotated[Integer, Field(ge=0, le=2**64 - 1)]
 Int32 = Annotated[Integer, Field(ge=0, le=2**31 - 1)]
+Requests = Annotated[Integer, Field(ge=1, le=2**31 - 1)]
 
 
 class Part(BaseModel):
@@ -176,6 +177,16 @@ class CallerClass(Part):
     deadline_ms: PositiveMilliseconds | None = Field(default=None, description="null: the objective of the service")
 
 
+class TenantRate(Part):
+    """What each tenant may send, whom callers name in the header `x-brim-tenant`; those who name none are one tenant."""
+
+    rate_per_s: Integer = Field(ge=1, le=1_000_000, description="requests a second that one tenant may send for long")
+    burst: Integer = Field(ge=1, le=10_000_000, description="requests that one tenant may send at once")
+    most_tenants: Integer = Field(
+        default=1_000, ge=1, le=100_000, description="tenants that are counted at once; the longest unseen is forgotten"
+    )
+
+
 class QueuePolicy(Part):
     """Triton's ModelQueuePolicy. Any of these switches payload prefetching off: see `brim lint` before using it."""
 
@@ -185,8 +196,15 @@ class QueuePolicy(Part):
     max_queue_size: UInt32 = Field(default=0, description="requests that may wait; 0 is no bound")
 
 
+class BatchTime(Part):
+    """What a batch takes in service, as `brim tune` measured it: tau0_us + alpha_us * rows."""
+
+    tau0_us: Number = Field(ge=0, le=3_600_000_000, description="microseconds that a batch costs, whatever it carries")
+    alpha_us: Number = Field(ge=0, le=3_600_000_000, description="microseconds that each of its rows adds")
+
+
 class Batching(Part):
-    """When a batch starts: every field of Triton's ModelDynamicBatching."""
+    """When a batch starts, every field of Triton's ModelDynamicBatching; and what `brim tune` derived for the gateway."""
 
     preferred: tuple[Rows, ...] = Field(default=(), description="preferred batch sizes; none means serve what waits")
     max_queue_delay_ms: Milliseconds = Field(default=0.0, description="how long a request may wait for company")
@@ -195,6 +213,11 @@ class Batching(Part):
     default_priority_level: UInt64 = Field(default=0, description="level of a request that names none")
     default_queue_policy: QueuePolicy | None = Field(default=None, description="bound and timeout of the queue")
     priority_queue_policy: dict[UInt64, QueuePolicy] = Field(default_factory=dict, description="the same, by level")
+    in_flight_bound: Requests | None = Field(
+        default=None,
+        description="most requests that the gateway lets in at once; null: no bound. Not Triton's own queue bound",
+    )
+    batch_time: BatchTime | None = Field(default=None, description="what a batch takes; null: not measured")
 
     @field_validator("preferred")
     @classmethod
@@ -265,6 +288,7 @@ class Service(Part):
     slo: Slo = Field(default=Slo(), description="how long a caller may wait")
     traffic: Traffic = Field(default=Traffic(), description="how much is expected, and how it arrives")
     callers: tuple[CallerClass, ...] = Field(default=(), description="classes of callers; none when all are equal")
+    tenant_rate: TenantRate | None = Field(default=None, description="bound on each tenant's requests; null: none")
     batching: Batching = Field(default=Batching(), description="when a batch starts")
     instances: tuple[Instances, ...] = Field(
         default=(Instances(),), description="how often the model is loaded, and where"

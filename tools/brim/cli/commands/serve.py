@@ -172,6 +172,7 @@ def serve(
                 "event": "ready",
                 **server.endpoint.as_json(),
                 "gateway": front.endpoint.http if front else None,
+                "gateway_metrics": front.metrics if front else None,
                 "models": models,
                 "pid": server.pid,
             }
@@ -190,6 +191,7 @@ def _gateway(project: Project, server: ChildServer, services: Sequence[Service],
         log_file=new_log(project, "gateway"),
         limits=request_limits(services),
         admitted=admissions(services),
+        canaries=canaries(services),
         port=port,
     )
 
@@ -220,6 +222,13 @@ def _already_running(url: str, services: Sequence[Service], as_json: bool) -> in
             hint="is the server up, and does it hold these models?",
         )
     models = [service.name for service in services]
-    ready = {"event": "ready", **endpoint.as_json(), "gateway": None, "models": models, "pid": None}
+    ready = {
+        "event": "ready",
+        **endpoint.as_json(),
+        "gateway": None,
+        "gateway_metrics": None,
+        "models": models,
+        "pid": None,
+    }
     put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
     return 0

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from brim.gateway.admission import Admission, ClassBounds
+from brim.service.schema import BatchTime
+from tests.unit.gateway_guard import LuaGuard, Verdict
+
+TENS_OF_100_MS = BatchTime(tau0_us=50_000, alpha_us=5_000)
+"""Ten rows take 100 ms."""
+CLASSES = (ClassBounds("interactive", 1, 20), ClassBounds("batch", 2, 10))
+
+
+def filter_of(
+    in_flight: int | None = 20, batch_time: BatchTime | None = TENS_OF_100_MS, classes: tuple[ClassBounds, ...] = ()
+) -> LuaGuard:
+    return LuaGuard(admitted={"m": Admission(in_flight, None, 10, batch_time, classes)})
+
+
+def http(guard: LuaGuard, *, priority: int | None = None, timeout_us: int | None = None, **headers: str) -> Verdict:
+    asked = {"priority": priority, "timeout": timeout_us}
+    body = {"inputs": [], "parameters": {name: value for name, value in asked.items() if value is not None}}
+    return guard("/v2/models/m/infer", json.dumps(body).encode(), **headers)
+
+
+def grpc(guard: LuaGuard, *, priority: int | None = None, **headers: str) -> Verdict:
+    message = service_pb2.ModelInferRequest(model_name="m")
+    if priority is not None:
+        message.parameters["priority"].uint64_param = priority
+    framed = b"\x00" + message.ByteSize().to_bytes(4, "big") + message.SerializeToString()
+    return guard("/inference.GRPCInferenceService/ModelInfer", framed, content_type="application/grpc", **headers)
+
+
+def refusal(verdict: Verdict) -> tuple[int | None, str]:
+    assert not verdict.log
+    return verdict.status, verdict.reason
+
+
+def test_what_comes_over_the_bound_is_refused_until_an_answer_makes_room() -> None:
+    guard = filter_of()
+    inside = [(http, grpc)[number % 2](guard) for number in range(20)]
+    assert {refusal(one) for one in inside} == {(None, "")}
+    over = http(guard)
+    assert refusal(over) == (429, "queue_full")
+    assert over.retry_after == "1"
+    assert grpc(guard).grpc_status == 8
+    guard.answered(inside[0])
+    guard.answered(inside[1])
+    assert [refusal(http(guard)) for _ in range(1)] == [(None, "")]
+
+
+def test_the_less_important_are_refused_first_and_all_count_together() -> None:
+    guard = filter_of(classes=CLASSES)
+    kept = [http(guard, x_brim_class="interactive") for _ in range(10)]
+    assert refusal(http(guard, x_brim_class="batch")) == (429, "shed")
+    kept += [http(guard) for _ in range(10)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+    assert refusal(http(guard)) == (429, "queue_full")
+    for one in kept[:11]:
+        guard.answered(one)
+    assert refusal(http(guard, x_brim_class="batch")) == (None, "")
+
+
+def test_a_class_is_known_by_its_name_or_its_priority() -> None:
+    guard = filter_of(classes=CLASSES)
+    kept = [http(guard) for _ in range(10)]
+    for verdict in (http(guard, priority=2), grpc(guard, priority=2), grpc(guard, x_brim_class="batch")):
+        assert refusal(verdict) == (429, "shed")
+    for verdict in (
+        http(guard, priority=1),
+        grpc(guard, priority=9),
+        grpc(guard, x_brim_class="interactive", priority=2),
+    ):
+        assert refusal(verdict) == (None, "")
+        kept.append(verdict)
+    wrong = http(guard, x_brim_class="bacth")
+    assert refusal(wrong) == (400, "unknown_class")
+    assert wrong.text == "x-brim-class bacth is no class of callers of m: interactive, batch"
+
+
+def left(guard: LuaGuard, verdicts: list[Verdict]) -> None:
+    """Their callers have left: Envoy lets go of their streams and tells nobody."""
+    for verdict in verdicts:
+        verdict.handle = None
+    guard.now_ms += 10
+
+
+def test_who_leaves_makes_room_at_once_over_grpc() -> None:
+    guard = filter_of()
+    kept = [grpc(guard) for _ in range(20)]
+    assert refusal(grpc(guard)) == (429, "queue_full")
+    left(guard, kept)
+    kept = [grpc(guard) for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+
+
+def test_who_leaves_over_http_keeps_its_place_until_the_server_has_worked_it_off() -> None:
+    guard = filter_of()
+    kept = [http(guard) for _ in range(20)]
+    left(guard, kept)
+    assert refusal(http(guard)) == (429, "queue_full")
+    guard.now_ms += 100  # a full batch
+    kept = [http(guard) for _ in range(9)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+    guard.now_ms += 5
+    assert refusal(http(guard)) == (None, "")
+
+
+def test_an_answer_that_comes_too_late_over_http_is_still_worked_on() -> None:
+    guard = filter_of()
+    kept = [http(guard) for _ in range(20)]
+    for one in kept:
+        guard.answered(one, 504)
+    assert refusal(http(guard)) == (429, "queue_full")
+    guard.now_ms += 200
+    assert refusal(http(guard)) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "least_ms"),
+    [(0, 55), (1, 88), (9, 148), (10, 105), (19, 150)],
+    ids=["alone", "behind one", "fills the batch", "begins the next", "fills the next"],
+)
+def test_what_cannot_be_in_time_is_refused_before_it_waits(ahead: int, least_ms: int) -> None:
+    guard = filter_of(in_flight=None)
+    kept = [http(guard) for _ in range(ahead)]
+    for early in (
+        http(guard, x_brim_timeout_ms=str(least_ms - 1)),
+        http(guard, timeout_us=(least_ms - 1) * 1_000),
+        grpc(guard, grpc_timeout=f"{least_ms - 1}m"),
+        grpc(guard, grpc_timeout=f"{(least_ms - 1) * 1_000}u"),
+    ):
+        assert refusal(early) == (504, "deadline_unreachable")
+    assert refusal(http(guard, x_brim_timeout_ms=str(least_ms))) == (None, "")
+    assert len(kept) == ahead
+
+
+def test_without_a_batch_time_every_deadline_is_believed() -> None:
+    guard = filter_of(batch_time=None)
+    kept = [grpc(guard, grpc_timeout="1m") for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+
+
+def test_a_class_has_a_deadline_of_its_own() -> None:
+    guard = filter_of(classes=(ClassBounds("a", 1, 20), ClassBounds("b", 2, 10, 3_000_000)))
+    assert http(guard, x_brim_class="b").set_headers["x-envoy-upstream-rq-timeout-ms"] == "3000"
+    assert http(guard, x_brim_class="b", x_brim_timeout_ms="200").set_headers["x-envoy-upstream-rq-timeout-ms"] == "200"
+    assert "x-envoy-upstream-rq-timeout-ms" not in http(guard).set_headers
+
+
+def test_a_fault_of_the_filter_lets_nothing_through() -> None:
+    guard = filter_of()
+    guard._lua.execute(b"last = unpack; unpack = nil")
+    kept = [http(guard) for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+    broken = http(guard)
+    assert (broken.status, broken.reason) == (500, "internal")
+    assert len(broken.log) == 1

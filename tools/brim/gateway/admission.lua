@@ -1,0 +1,107 @@
+-- Counts each model's requests in flight, and refuses at once what would not be answered in time: the least important first.
+--
+-- ADMITTED comes from the generated configuration: model -> rows of a full batch, batch time tau0_ms + alpha_ms * rows, and
+-- its classes, the most important first, each with the number of requests in flight, of all classes together, at which it is
+-- refused. The cluster's circuit breaker holds the bound of all of them; it cannot tell one class from another.
+--
+-- Envoy tells a script when an answer begins, not when a caller leaves. But the handle of a stream is garbage as soon as
+-- the stream has ended: what a weak table has lost was left by its caller. Counts are looked over in this way before
+-- anybody is refused, so they are too high for SWEEP_EVERY_MS at most. Each worker of Envoy counts for itself.
+
+local SWEEP_EVERY_MS, SWEEP_AT_LEAST_EVERY_MS = 10, 1000
+
+local models = {}
+for name, bounds in pairs(ADMITTED) do
+  models[name] = { bounds = bounds, in_flight = 0, abandoned = 0, seen_ms = 0 }
+end
+local handles = setmetatable({}, { __mode = "v" })
+local requests, last_slot, swept_ms = {}, 0, 0
+
+local function batch_ms(bounds, rows)
+  return bounds.tau0_ms + bounds.alpha_ms * rows
+end
+
+-- Triton executes an HTTP request whose caller has left or whose time has passed (server#7077). It takes a place in the
+-- queue that nobody waits for, until as many batches have run as it takes to drain it.
+local function drain(model, now_ms)
+  local bounds = model.bounds
+  if model.abandoned > 0 then
+    local drained = (now_ms - model.seen_ms) * bounds.rows / batch_ms(bounds, bounds.rows)
+    model.abandoned = math.max(0, model.abandoned - drained)
+  end
+  model.seen_ms = now_ms
+end
+
+local function forget(slot, was_abandoned)
+  local request = requests[slot]
+  requests[slot], handles[slot] = nil, nil
+  if not request then
+    return
+  end
+  local model = request.model
+  model.in_flight = model.in_flight - 1
+  if was_abandoned and not request.is_grpc and model.bounds.tau0_ms then
+    model.abandoned = model.abandoned + 1
+  end
+end
+
+local function sweep(now_ms)
+  swept_ms = now_ms
+  collectgarbage()
+  for slot in pairs(requests) do
+    if not handles[slot] then
+      forget(slot, true)
+    end
+  end
+end
+
+-- When a request would be answered that comes behind so many. Of the batch that runs, half is taken to be over.
+local function finish_ms(bounds, ahead)
+  local full, rest = math.floor(ahead / bounds.rows), ahead % bounds.rows
+  local wait = 0
+  if full > 0 then
+    wait = (full - 0.5) * batch_ms(bounds, bounds.rows)
+  elseif rest > 0 then
+    wait = 0.5 * batch_ms(bounds, rest)
+  end
+  return wait + batch_ms(bounds, math.min(rest + 1, bounds.rows))
+end
+
+local function reason_against(model, class, timeout_ms)
+  local bounds, ahead = model.bounds, model.in_flight + model.abandoned
+  if class.in_flight and ahead >= class.in_flight then
+    return class == bounds.classes[1] and "queue_full" or "shed"
+  elseif timeout_ms and bounds.tau0_ms and finish_ms(bounds, math.floor(ahead)) > timeout_ms then
+    return "deadline_unreachable"
+  end
+end
+
+-- The class that a request belongs to: by name, else by KServe's priority, else the most important one. Nil when there is
+-- none of that name.
+local function class_of(bounds, name, priority)
+  for _, class in ipairs(bounds.classes) do
+    if name == class.name or (not name and priority == class.priority) then
+      return class
+    end
+  end
+  return not name and bounds.classes[1] or nil
+end
+
+-- Takes a request in, or returns why not.
+local function admit(handle, model, class, timeout_ms, is_grpc)
+  local now_ms = handle:timestamp()
+  drain(model, now_ms)
+  local reason = reason_against(model, class, timeout_ms)
+  if now_ms - swept_ms >= (reason and SWEEP_EVERY_MS or SWEEP_AT_LEAST_EVERY_MS) then
+    sweep(now_ms)
+    reason = reason_against(model, class, timeout_ms)
+  end
+  if reason then
+    return reason
+  end
+  last_slot = last_slot + 1
+  requests[last_slot] = { model = model, is_grpc = is_grpc }
+  handles[last_slot] = handle
+  model.in_flight = model.in_flight + 1
+  handle:streamInfo():dynamicMetadata():set("brim", "slot", last_slot)
+end

@@ -1,0 +1,64 @@
+"""Health by canary: a model counts as healthy while it answers a real inference, which Envoy sends to it now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+from tritonclient.http import InferenceServerClient
+
+from brim.server.canary import infer_inputs
+
+EVERY_S, WHILE_IDLE_EVERY_S = 5, 5
+AGAIN_S = 0.5
+"""After a canary that was not answered, and until the model is healthy again."""
+UNHEALTHY_AFTER, HEALTHY_AFTER = 2, 1
+LEAST_TIMEOUT_S = 30
+"""A canary waits in the model's queue like everybody: overload must not look like sickness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """An inference over HTTP whose answer shows that a model works.
+
+    Attributes:
+        body: of the request, in KServe's binary form.
+        header_length: of the JSON in front of it, in bytes.
+    """
+
+    body: bytes
+    header_length: int
+
+
+def canary_of(row: Mapping[str, npt.NDArray[Any]]) -> Canary:
+    """The canary that sends one row."""
+    body, header_length = InferenceServerClient.generate_request_body(infer_inputs(row))
+    return Canary(bytes(body), len(body) if header_length is None else header_length)
+
+
+def health_check(model: str, canary: Canary, timeout_us: int | None) -> dict[str, Any]:
+    """Envoy's health check of a model's cluster (``api/envoy/config/core/v3/health_check.proto`` at v1.40).
+
+    Args:
+        model: which.
+        canary: what is sent.
+        timeout_us: longest that one of the model's requests may take.
+    """
+    length = {"key": "Inference-Header-Content-Length", "value": str(canary.header_length)}
+    return {
+        "timeout": f"{max(LEAST_TIMEOUT_S, (timeout_us or 0) / 1_000_000):g}s",
+        "interval": f"{EVERY_S}s",
+        "no_traffic_interval": f"{WHILE_IDLE_EVERY_S}s",
+        "unhealthy_interval": f"{AGAIN_S}s",
+        "unhealthy_edge_interval": f"{AGAIN_S}s",
+        "unhealthy_threshold": UNHEALTHY_AFTER,
+        "healthy_threshold": HEALTHY_AFTER,
+        "http_health_check": {
+            "path": f"/v2/models/{model}/infer",
+            "method": "POST",
+            "send": {"text": canary.body.hex()},
+            "request_headers_to_add": [{"header": length, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
+        },
+    }
