@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import re
 import threading
 import time
@@ -119,6 +120,28 @@ def test_answers_are_those_of_the_server(shipped: EmbeddedServer, gateway: Gatew
             client.close()
     for answer in answers[1:]:
         np.testing.assert_allclose(answer, answers[0], atol=1e-6)
+
+
+def test_a_stream_goes_on_after_a_message_that_was_refused(shipped: EmbeddedServer, gateway: Gateway) -> None:
+    answers: queue.SimpleQueue[tuple[Any, InferenceServerException | None]] = queue.SimpleQueue()
+    client = gateway.endpoint.grpc_client()
+    client.start_stream(callback=lambda result, error: answers.put((result, error)))
+    try:
+        for rows in (1, 100):
+            images = np.random.default_rng(rows).uniform(0, 16, (rows, 1, 8, 8)).astype(np.float32)
+            tensor = triton_grpc.InferInput("IMAGE", list(images.shape), "FP32")
+            tensor.set_data_from_numpy(images)
+            client.async_stream_infer("image_classifier", [tensor])
+            result, error = answers.get(timeout=30)
+            assert error is None
+            assert result.as_numpy("PROBABILITIES").shape == (rows, 10)
+            tensor._raw_content = tensor._raw_content[:-4]
+            client.async_stream_infer("image_classifier", [tensor])
+            result, error = answers.get(timeout=30)
+            assert error is not None and "refused by the gateway: input IMAGE carries" in error.message()
+    finally:
+        client.stop_stream()
+        client.close()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,33 @@ class LuaGuard:
               envoy_on_response(handle)
             end"""
         )
+
+    def stream(self, chunks: Sequence[bytes]) -> list[bytes]:
+        """What goes on of each piece of a ``ModelStreamInfer`` call."""
+        ask = self._lua.eval(
+            b"""function(chunks, path)
+              local passed, place = {}, 0
+              envoy_on_request({
+                headers = function() return {
+                  get = function(_, name) return name == ':path' and path or 'application/grpc' end,
+                  remove = function() end,
+                } end,
+                logWarn = function() end,
+                bodyChunks = function() return function()
+                  place = place + 1
+                  local text, at = chunks[place], place
+                  return text and {
+                    length = function() return #text end,
+                    getBytes = function() return text end,
+                    setBytes = function(_, bytes) passed[at] = bytes end,
+                  }
+                end end,
+              })
+              return passed
+            end"""
+        )
+        passed = ask(self._lua.table_from(chunks), b"/inference.GRPCInferenceService/ModelStreamInfer")
+        return [passed[place + 1] for place in range(len(chunks))]
 
     def answered(self, verdict: Verdict, status: int = 200) -> None:
         """The answer to a request begins."""

@@ -159,3 +159,45 @@ def test_a_fault_of_the_filter_lets_nothing_through() -> None:
     broken = http(guard)
     assert (broken.status, broken.reason) == (500, "internal")
     assert len(broken.log) == 1
+
+
+def framed(message: bytes) -> bytes:
+    return b"\x00" + len(message).to_bytes(4, "big") + message
+
+
+def on_stream(model: str, request_id: str, *, short: int = 0) -> bytes:
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[b"\x00" * (8 - short)])
+    message.inputs.add(name="X", datatype="FP32", shape=[1, 2])
+    return framed(message.SerializeToString())
+
+
+def messages(text: bytes) -> list[service_pb2.ModelInferRequest]:
+    found = []
+    while text:
+        length = int.from_bytes(text[1:5], "big")
+        found.append(service_pb2.ModelInferRequest.FromString(text[5 : 5 + length]))
+        text = text[5 + length :]
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 64, 10_000])
+def test_a_stream_loses_its_bad_messages_only_however_it_is_cut(size: int) -> None:
+    guard = filter_of()
+    sent = [on_stream("m", "a"), on_stream("m", "b", short=1), on_stream("m", "c")]
+    whole = b"".join(sent)
+    passed = guard.stream([whole[at : at + size] for at in range(0, len(whole), size)])
+    first, refused, last = messages(b"".join(passed))
+    assert (framed(first.SerializeToString()), framed(last.SerializeToString())) == (sent[0], sent[2])
+    assert (refused.model_name, refused.id) == (
+        "(refused by the gateway: input X carries 7 bytes, its shape and type make 8)",
+        "b",
+    )
+    # No part of a message before the whole.
+    assert all(not text or messages(text) for text in passed)
+
+
+def test_after_a_message_without_a_bound_nothing_of_a_stream_goes_on() -> None:
+    guard = filter_of()
+    huge = b"\x00" + (2**32 - 1).to_bytes(4, "big")
+    good = on_stream("m", "a")
+    assert guard.stream([good, huge + b"x", good]) == [good, b"", b""]

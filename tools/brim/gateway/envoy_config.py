@@ -23,6 +23,7 @@ from brim.gateway.health import Canary, health_check
 from brim.gateway.limits import RequestLimits
 from brim.gateway.lua import as_lua
 from brim.server.endpoint import LOOPBACK
+from brim.units import US_PER_S
 
 Document = dict[str, Any]
 _TYPE = "type.googleapis.com/envoy."
@@ -38,6 +39,7 @@ GRPC_READS = (
     "ModelConfig",
     "ModelStatistics",
 )
+GRPC_STREAM = f"{GRPC_SERVICE}ModelStreamInfer"
 GRPC_HEALTH = "/grpc.health.v1.Health/Check"
 MODEL_HEADER, AROUND_HEADER = "x-brim-model", "x-brim-around"
 """Set by ``guard.lua``: the model that a gRPC message names; and that a request is to go around once."""
@@ -203,15 +205,18 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
                                 "initial_stream_window_size": max(LEAST_WINDOW_BYTES, limits.body_bytes),
                                 "initial_connection_window_size": max(LEAST_WINDOW_BYTES, limits.body_bytes),
                             },
-                            "common_http_protocol_options": {"idle_timeout": f"{IDLE_TIMEOUT_S}s"},
+                            # A route's ``timeout`` begins when all of the request is there: who sends it drop by drop is
+                            # let go all the same.
+                            "common_http_protocol_options": {
+                                "idle_timeout": f"{IDLE_TIMEOUT_S}s",
+                                "max_stream_duration": _seconds(BODY_TIMEOUT_S * US_PER_S + _longest_us(models)),
+                            },
                             "request_headers_timeout": f"{HEADERS_TIMEOUT_S}s",
                             # One spelling of a path, so that no other one gets around a model's bounds.
                             "normalize_path": True,
                             "path_with_escaped_slashes_action": "REJECT_REQUEST",
-                            "stream_idle_timeout": f"{ANSWER_TIMEOUT_S}s",
+                            "stream_idle_timeout": _seconds(_longest_us(models)),
                             "route_config": {"virtual_hosts": [_virtual_host(models)]},
-                            # Of the whole request: who sends its body drop by drop is let go.
-                            "request_timeout": f"{BODY_TIMEOUT_S}s",
                             "local_reply_config": {"mappers": _replies()},
                             "access_log": [_counters()],
                             "http_filters": [
@@ -357,6 +362,7 @@ def _virtual_host(models: Mapping[str, Admission]) -> Document:
                 for model, bounds in models.items()
             ),
             *({"match": {"path": path}, "route": _to(None, GRPC)} for path in (infer, *reads)),
+            {"match": {"path": GRPC_STREAM}, "route": _to_stream()},
             {"match": {"prefix": GRPC_SERVICE}, **_not_offered("this call is not offered here")},
             *(
                 {
@@ -375,7 +381,7 @@ def _virtual_host(models: Mapping[str, Admission]) -> Document:
 
 
 def _to(model: str | None, protocol: str, bounds: Admission = UNBOUNDED) -> Document:
-    longest = f"{(bounds.timeout_us or ANSWER_TIMEOUT_S * 1_000_000) / 1_000_000:.6f}s"
+    longest = _seconds(bounds.timeout_us or ANSWER_TIMEOUT_S * US_PER_S)
     return {
         "cluster": _cluster_name(model) if model else OTHERS,
         "metadata_match": _subset(protocol),
@@ -388,6 +394,24 @@ def _to(model: str | None, protocol: str, bounds: Admission = UNBOUNDED) -> Docu
             else {}
         ),
     }
+
+
+def _longest_us(models: Mapping[str, Admission]) -> int:
+    return max(ANSWER_TIMEOUT_S * US_PER_S, *(bounds.timeout_us or 0 for bounds in models.values()), 0)
+
+
+def _to_stream() -> Document:
+    """A stream lasts as long as something comes on it now and then: see ``ANSWER_TIMEOUT_S``."""
+    return {
+        "cluster": OTHERS,
+        "metadata_match": _subset(GRPC),
+        "timeout": "0s",
+        "max_stream_duration": {"grpc_timeout_header_max": "0s", "max_stream_duration": "0s"},
+    }
+
+
+def _seconds(time_us: int) -> str:
+    return f"{time_us / US_PER_S:.6f}s"
 
 
 def _cluster_name(model: str) -> str:

@@ -52,6 +52,71 @@ local function check_of(method, path)
   end
 end
 
+-- A varint of the protocol buffers.
+local function varint(value)
+  local bytes = {}
+  repeat
+    local rest = floor(value / 128)
+    bytes[#bytes + 1] = string.char(value % 128 + (rest > 0 and 128 or 0))
+    value = rest
+  until value == 0
+  return table.concat(bytes)
+end
+
+local function framed(message)
+  local length = #message
+  return string.char(0, floor(length / 16777216) % 256, floor(length / 65536) % 256, floor(length / 256) % 256, length % 256)
+    .. message
+end
+
+-- On a stream, a refusal has to come from Triton: no such model is there, and its name is the reason.
+local function refusal_of(message, text)
+  local id = ""
+  pcall(read_fields, message, 1, #message, function(number, kind, from, to)
+    if number == 3 and kind == BLOCK then
+      id = sub(message, from, to)
+    end
+  end)
+  local name = "(refused by the gateway: " .. text:gsub("[^ -~]", "?") .. ")"
+  return framed("\10" .. varint(#name) .. name .. (id ~= "" and "\26" .. varint(#id) .. id or ""))
+end
+
+-- The messages at the front of text that are complete, the bad ones replaced; and what is left of it.
+local function checked_messages(text)
+  local done, at = {}, 1
+  while #text - at >= 4 do
+    local a, b, c, d = byte(text, at + 1, at + 4)
+    local length = a * 16777216 + b * 65536 + c * 256 + d
+    if length > LIMITS.body_bytes then
+      refuse("a message of %.0f bytes is more than the %d that are taken", length, LIMITS.body_bytes)
+    elseif at + 4 + length > #text then
+      break
+    end
+    local frame = sub(text, at, at + 4 + length)
+    local fine, fault = pcall(check_grpc, frame)
+    if not fine then
+      frame = refusal_of(sub(frame, 6), type(fault) == "table" and fault.text or "the request could not be checked")
+    end
+    done[#done + 1] = frame
+    at = at + 5 + length
+  end
+  return table.concat(done), sub(text, at)
+end
+
+-- ModelStreamInfer: no part of a message goes on before all of it is there and was looked at. After a fault none does.
+local function look_at_stream(handle)
+  local rest, broken = "", false
+  for chunk in handle:bodyChunks() do
+    local fine, done, left = pcall(checked_messages, rest .. chunk:getBytes(0, chunk:length()))
+    broken = broken or not fine
+    rest = broken and "" or left
+    chunk:setBytes(broken and "" or done)
+    if not fine then
+      handle:logWarn("a stream was cut off: " .. (type(done) == "table" and done.text or tostring(done)))
+    end
+  end
+end
+
 local function look_at(handle)
   local headers = handle:headers()
   local path = headers:get(":path")
@@ -63,6 +128,9 @@ local function look_at(handle)
     headers:replace("x-brim-around", "1")
     handle:clearRouteCache()
     return
+  end
+  if path == "/inference.GRPCInferenceService/ModelStreamInfer" then
+    return look_at_stream(handle)
   end
   local check = check_of(headers:get(":method"), path)
   if not check then

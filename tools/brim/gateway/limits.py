@@ -41,7 +41,7 @@ class RequestLimits:
 
     def as_lua(self) -> str:
         """``LIMITS`` as ``guard.lua`` reads it."""
-        names = ("largest_size", "rank", "nesting", "inputs")
+        names = ("body_bytes", "largest_size", "rank", "nesting", "inputs")
         return "local LIMITS = { " + ", ".join(f"{name} = {getattr(self, name)}" for name in names) + " }"
 
 
