@@ -8,13 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from brim.cli.commands.serve import canaries
+from brim.gateway.admission import Admission
 from brim.gateway.envoy import Gateway
 from brim.isolation import hostile, throughput
 from brim.isolation.checks import CHECKS
 from brim.isolation.result import Options, Result
 from brim.isolation.suite import run_suite
+from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.server.supervise import Supervisor
+from brim.service.load import find_services
 from brim.service.samples import Row
 from brim_export.models import image_classifier
 from brim_export.models.sentences import LONG, varied_sentences
@@ -38,8 +42,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def gateway(healed: Supervisor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(healed.server.endpoint, log_file=tmp_path_factory.mktemp("gateway") / "envoy.log") as running:
+def gateway(healed: Supervisor, exported: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    services = find_services(exported.services, ["image_classifier", "text_embedding"])
+    with Gateway(
+        healed.server.endpoint,
+        log_file=tmp_path_factory.mktemp("gateway") / "envoy.log",
+        admitted={service.name: Admission() for service in services},
+        canaries=canaries(services),
+    ) as running:
         yield running
 
 

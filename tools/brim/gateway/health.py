@@ -12,8 +12,8 @@ from tritonclient.http import InferenceServerClient
 from brim.server.canary import infer_inputs
 
 EVERY_S, WHILE_IDLE_EVERY_S = 5, 5
-AGAIN_S = 0.5
-"""After a canary that was not answered, and until the model is healthy again."""
+AGAIN_S = 0.1
+"""After a canary that was not answered, and until the model is healthy again: its two ports come back one after the other."""
 UNHEALTHY_AFTER, HEALTHY_AFTER = 2, 1
 LEAST_TIMEOUT_S = 30
 """A canary waits in the model's queue like everybody: overload must not look like sickness."""

@@ -9,13 +9,15 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+from tritonclient import grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
 
 from brim.isolation.background import Traffic
 from brim.isolation.bench import Account, Bench
 from brim.isolation.check import Material
 from brim.isolation.flights import Flights
 from brim.isolation.traffic import good
-from brim.server.canary import ask
+from brim.server.canary import ask, infer_inputs
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import NO_ANSWER, Endpoint
 from brim.service.samples import Row
@@ -163,8 +165,18 @@ class _Watch:
                 self.longest_lie_s = max(self.longest_lie_s, now - self._lie_began)
             else:
                 self._lie_began = None
-            if trouble is None and self.back_after_s is None:
-                self.back_after_s = now - self._since
+            if trouble is None and self.back_after_s is None and self._answers_over_grpc():
+                self.back_after_s = time.monotonic() - self._since
+
+    def _answers_over_grpc(self) -> bool:
+        client = self.endpoint.grpc_client()
+        try:
+            client.infer(self.model, infer_inputs(self.row, triton_grpc), client_timeout=CANARY_S)
+        except InferenceServerException:
+            return False
+        finally:
+            client.close()
+        return True
 
     def _ready(self) -> bool:
         try:

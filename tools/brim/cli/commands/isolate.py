@@ -20,6 +20,7 @@ from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_o
 from brim.cli.output import people, put, put_answer, say
 from brim.config.generate import Profile
 from brim.errors import InputError, ModelFileError
+from brim.gateway.admission import Admission
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import request_limits
 from brim.isolation.checks import chosen
@@ -262,7 +263,13 @@ def _serve(stack: ExitStack, project: Project | None, service: Service | None, *
     if not gateway:
         return _Running(server, supervisor, server.endpoint)
     # Without the bounds of the service: how long an answer takes beside thousands of bad requests is not the question here.
-    front = Gateway(server.endpoint, log_file=new_log(project, "gateway"), limits=request_limits(services))
+    front = Gateway(
+        server.endpoint,
+        log_file=new_log(project, "gateway"),
+        limits=request_limits(services),
+        admitted={one.name: Admission() for one in services},
+        canaries=canaries(services),
+    )
     return _Running(server, supervisor, stack.enter_context(front).endpoint)
 
 
