@@ -6,27 +6,37 @@ BIN := $(VENV)/bin
 LOCKS := requirements.lock requirements-binary.lock
 STAMP := $(VENV)/.installed
 SHIPPED := text_embedding image_classifier
+# Test files side by side. Most of the suite waits for servers to start and stop, so two take half the time on two cores.
+WORKERS ?= 2
 
-.PHONY: up test bench bench-sim lint format lock env clean
+.PHONY: up test bench bench-sim bench-tune bench-overload lint format lock env clean
 
 up: env
 	@$(BIN)/brim up $(ARGS)
 
 test: env lint
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Each point ends after 5 windows at most (3 more when they do not agree), so that all of it stays below 5 minutes on two cores.
-# The benchmarks after it take 5 more. A missed target fails make once both have been shown; noise (3) is no answer, and fails nothing.
+# The benchmarks after it take 9 more. A missed target fails make once all have been shown; noise (3) is no answer, and fails nothing.
 bench: env
 	@for service in $(SHIPPED); do $(BIN)/brim export $$service >&2 || exit; done
 	@for service in $(SHIPPED); do \
 	  echo "$$service"; $(BIN)/brim measure $$service --max-trials 5 $(ARGS) || exit; done
-	@status=0; for benchmark in runtime-cost padding; do \
+	@status=0; for benchmark in runtime-cost padding saturation; do \
 	  $(BIN)/brim bench $$benchmark || { code=$$?; test $$code -eq 3 || status=$$code; }; done; exit $$status
 
 # The simulator against the real server: 36 points, 10 minutes at most.
 bench-sim: env
 	@$(BIN)/brim bench simulation $(ARGS)
+
+# What `brim tune` chooses against an exhaustive sweep of 60 settings: 15 minutes on two quiet cores.
+bench-tune: env
+	@$(BIN)/brim bench tuning $(ARGS)
+
+# The gateway at up to ten times what the model can answer: 6 minutes.
+bench-overload: env
+	@$(BIN)/brim bench overload $(ARGS)
 
 lint: env
 	@$(BIN)/ruff check .
