@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from brim.measure.accounting import Outcome
+from brim.measure.schedule import Arrivals
+from tests.unit.open_example import line, open_point
+
 PREFERRED = {"none": [], "hundred": [100]}
 CONDITIONS = {"machine": "2 cores", "device": "CPU", "seed": 7, "step_us": 4_000_000}
 
@@ -103,6 +107,59 @@ def configurations() -> dict[str, Any]:
         f"text{number}": {"config_digest": digest, "settings": settings}
         for number, (digest, settings) in enumerate(SETTINGS.items())
     }
+
+
+def asked(loads: tuple[int, ...] = LOADS) -> dict[str, Any]:
+    """sweep.json of the same sweep."""
+    kinds = [{"arrivals": "closed", "values": list(loads)}, {"arrivals": "poisson", "values": [50, 200]}]
+    return {
+        "model": "m",
+        "protocol": "grpc",
+        "configuration": "0123456789ab",
+        "method": {"window_ms": 2000},
+        "settings": list(SETTINGS.values()),
+        "loads": kinds,
+    }
+
+
+def load_test() -> dict[str, Any]:
+    """loadtest.json of a test with two classes, one of which was shed."""
+    interactive = {"offered": 1_000, "answered": 990, "in_slo": 988, "refused": 4, "expired": 1, "cancelled": 3}
+    batch = {"offered": 400, "answered": 150, "in_slo": 149, "refused": 250, "expired": 0, "cancelled": 0}
+    return {
+        "classes": {
+            "interactive": {**interactive, "failed": 2, "p50_us": 8_000, "p99_us": 41_000, "reject_p99_us": 900},
+            "batch": {**batch, "failed": 0, "p50_us": 9_000, "p99_us": 47_000, "reject_p99_us": 1_300},
+        },
+        "verdict": "met",
+        "slo": {"latency_ms": 50, "percentile": 99},
+        "conditions": {"machine": "2 cores", "seed": 7},
+        "command": "brim load m --shape spike",
+        "timeline": [
+            {
+                "second": at,
+                "offered": 280,
+                "answered": 228,
+                "in_slo": 227,
+                "refused": 50,
+                "p50_us": 8_000,
+                "p99_us": 41_000,
+            }
+            for at in range(5)
+        ],
+    }
+
+
+def open_lines() -> list[dict[str, Any]]:
+    """openloop.jsonl: three constant rates, the last of which is refused in part, and a run through three steps."""
+
+    def refused(number: int) -> tuple[Outcome, int]:
+        return (Outcome.REFUSED, 1_000) if number % 4 == 0 else (Outcome.ANSWERED, 30_000)
+
+    points = [open_point((rate,)) for rate in (50, 100)]
+    points.append(open_point((200,), refused))
+    points.append(open_point((20, 60, 100), arrivals=Arrivals.STEPS))
+    return [line(point) for point in points]
 
 
 def setting(preferred: list[int], delay_us: int, instances: int) -> dict[str, Any]:
@@ -272,7 +329,7 @@ def isolation() -> dict[str, Any]:
 
 
 def write_run(folder: Path, *parts: str) -> Path:
-    """A run folder with these parts, of: sweep, tune, choice, stopped, simulation, isolation."""
+    """A run folder with these parts, of: sweep, asked, open, tune, choice, stopped, simulation, loadtest, isolation."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def lines(documents: list[dict[str, Any]]) -> str:
@@ -287,6 +344,9 @@ def write_run(folder: Path, *parts: str) -> Path:
         "choice": {"choice.json": json.dumps(choice())},
         "stopped": {"choice.json": json.dumps(stopped())},
         "simulation": {"simulation-check.json": json.dumps(simulation_check())},
+        "asked": {"sweep.json": json.dumps(asked())},
+        "loadtest": {"loadtest.json": json.dumps(load_test())},
+        "open": {"openloop.jsonl": lines(open_lines())},
         "isolation": {"isolation.json": json.dumps(isolation()), "isolation.html": "<!doctype html>"},
     }
     for part in parts:

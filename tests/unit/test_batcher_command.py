@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,52 @@ def test_the_answer_of_a_load(brim: Brim, config: Callable[[str], Path], load: t
 
 def test_words_for_people(brim: Brim, config: Callable[[str], Path]) -> None:
     code, out, err = brim("simulate", "--config", config("dynamic_batching { }"), *TIMES, "--waiting", "150")
-    assert (code, err) == (0, "")
+    assert code == 0
     assert "batches: 100 full, 50 drained" in out
+    (speed,) = err.splitlines()
+    found = re.fullmatch(r"([\d,]+) requests/s simulated on one core \(150 in ([\d.]+) s\)", speed)
+    assert found and int(found[1].replace(",", "")) > 0
     code, out, err = brim("simulate", "--config", config(""), *TIMES, "--rate", "100")
     assert code == 0
     assert "every request is a batch" in err
+
+
+def write_trace(path: Path, offsets_us: list[int]) -> Path:
+    path.write_text("".join(json.dumps({"offset_us": at_us}) + "\n" for at_us in offsets_us), encoding="utf-8")
+    return path
+
+
+def test_a_trace_is_replayed(brim: Brim, config: Callable[[str], Path], tmp_path: Path) -> None:
+    given = ("--config", config("dynamic_batching { }"), *TIMES, "--instances", "1", "--json")
+    apart = write_trace(tmp_path / "apart.jsonl", [0, 10_000, 20_000])
+    answer = data(brim("simulate", *given, "--trace", apart))
+    assert (answer["offered"], answer["batches"], answer["p99_us"]) == (3, 3, 5_100)
+    together = write_trace(tmp_path / "together.jsonl", [0, 1, *[1_000] * 5])
+    answer = data(brim("simulate", *given, "--trace", together))
+    assert (answer["offered"], answer["answered"]) == (7, 7) and answer["mean_batch"] > 1
+    assert answer["mean_us"] <= answer["p99_us"]
+    apart.write_text('{"offset_us": 5}\n{"offset_us": 4}\n{"at": 1}\n', encoding="utf-8")
+    code, _, err = brim("simulate", *given[:-1], "--trace", apart)
+    assert code == 2
+    assert "line 2: offset_us 4 comes after 5" in err and "line 3: '{\"at\": 1}' has no offset_us" in err
+
+
+@pytest.mark.parametrize(("ending", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("PNG", b"\x89PNG")])
+def test_a_picture(brim: Brim, config: Callable[[str], Path], ending: str, head: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"run.{ending}"
+    given = ("--config", config("dynamic_batching { }"), *TIMES, "--rate", "500", "--requests", "300", "--plot", path)
+    code, _, err = brim("simulate", *given)
+    assert code == 0 and f"picture: {path}" in err
+    first = path.read_bytes()
+    assert first.startswith(head)
+    assert brim("simulate", *given)[0] == 0 and path.read_bytes() == first, "the same answer is the same picture"
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith("run")] == [path.name]
+
+
+def test_a_picture_of_requests_that_were_all_refused(brim: Brim, config: Callable[[str], Path], tmp_path: Path) -> None:
+    bounded = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+    given = ("--config", config(bounded), "--tau0-us", "9e8", "--alpha-us", "0", "--waiting", "5")
+    assert brim("simulate", *given, "--plot", tmp_path / "run.svg")[0] == 0
 
 
 def test_measured_times(brim: Brim, config: Callable[[str], Path], tmp_path: Path) -> None:
@@ -126,6 +168,11 @@ def test_measured_times(brim: Brim, config: Callable[[str], Path], tmp_path: Pat
         ((*TIMES, "--waiting", "5", "--requests", "3"), "--requests beside --waiting"),
         ((*TIMES, "--waiting", "5", "--instances", "0"), "there are 0 instances"),
         ((*TIMES, "--waiting", "5", "--jitter", "-1"), "jitter is -1"),
+        ((*TIMES, "--trace", "x.jsonl"), "x.jsonl: cannot be read"),
+        ((*TIMES, "--trace", "x.jsonl", "--rate", "5"), "--rate and --trace exclude each other"),
+        ((*TIMES, "--trace", "x.jsonl", "--requests", "5"), "--requests beside --trace"),
+        ((*TIMES, "--rate", "5", "--plot", "run.gif"), "--plot run.gif"),
+        ((*TIMES, "--rate", "5", "--plot", "run"), "--plot run"),
         (("--waiting", "5"), "how long a batch takes"),
         (("--waiting", "5", "--tau0-us", "5"), "how long a batch takes"),
         (("--waiting", "5", "--tau", "x.json", "--tau0-us", "5"), "exclude each other"),

@@ -53,6 +53,14 @@ def test_rows_sorted_by_throughput_come_back_by_value() -> None:
     assert [row.value for row in parse_csv(read("sweep.csv"))] == [1, 5, 9, 13]
 
 
+def test_case_18_is_read_in_microseconds_and_by_value(cases: Path) -> None:
+    rows = {row.value: row for row in parse_csv((cases / "18_sweep.csv").read_text(encoding="utf-8"))}
+    assert list(rows) == [1, 2, 4, 8, 16, 32]
+    assert (rows[8].throughput, rows[8].latency_us[99]) == (655, 12_400)
+    assert (rows[16].throughput, rows[16].latency_us[99]) == (655, 19_900)
+    assert (rows[1].latency_us[50], rows[1].latency_us[99]) == (5_900, 6_100)
+
+
 def test_a_further_percentile_has_its_own_column() -> None:
     (row,) = parse_csv(read("percentile_75.csv"))
     assert set(row.latency_us) == {50, 75, 90, 95, 99}

@@ -15,24 +15,15 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from brim.cli.commands.sweep import _plans, _preferred, _whole
 from brim.config.textformat import parse, write
 from brim.errors import CouldNotTell, InputError, ServerFailed
-from brim.measure import sweep as sweep_module
+from brim.measure import sweep_run as sweep_module
+from brim.measure.asked import read_asked
 from brim.measure.known_time import KnownTime, write_known_time
 from brim.measure.launcher import Launcher, Origin
 from brim.measure.measure import Target
 from brim.measure.plan import Distribution, Mode, Plan
 from brim.measure.point import Point, append_point, read_points
-from brim.measure.sweep import (
-    CONFIGURATIONS_FILE,
-    Failure,
-    Settings,
-    Swept,
-    SweptPoint,
-    configured,
-    grid,
-    point_key,
-    read_config,
-    sweep,
-)
+from brim.measure.sweep import Settings, configured, grid, read_config
+from brim.measure.sweep_run import CONFIGURATIONS_FILE, FAILURES_FILE, Failure, Swept, SweptPoint, point_key, sweep
 from brim.server.endpoint import Endpoint
 
 LAUNCHER = Launcher(("perf_analyzer",), "0.0.0", Origin.PATH)
@@ -216,6 +207,24 @@ def test_a_stopped_sweep_goes_on_where_it_was(world: World, model: Path) -> None
     assert [config.instance_group[0].count for config in world.served] == [1, 2, 2]
 
 
+def test_what_is_asked_for_is_recorded_before_the_first_server(world: World, model: Path) -> None:
+    def refuse(repository: Path) -> Any:
+        assert read_asked(world.folder) is not None
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(model, grid([1, 2]), [CLOSED], serve=refuse, launcher=LAUNCHER, folder=world.folder)
+    asked = read_asked(world.folder)
+    assert asked is not None and asked.points == [(one, "closed", load) for one in grid([1, 2]) for load in (1, 8)]
+    with pytest.raises(InputError, match="the folder is of another sweep: it asked for closed 1, 8"):
+        go(world, model, grid([1, 2]), [POISSON])
+    path = model / "config.pbtxt"
+    path.write_text(path.read_text(encoding="utf-8").replace("7", "8"), encoding="utf-8")
+    with pytest.raises(InputError, match="the model's configuration has changed since"):
+        go(world, model, grid([1, 2]), [CLOSED])
+    assert world.served == []
+
+
 def test_what_fails_is_noted_and_the_rest_goes_on(world: World, model: Path) -> None:
     world.refused_values = {1.0}
     world.refused_instances = {2}
@@ -237,6 +246,8 @@ def test_what_fails_is_noted_and_the_rest_goes_on(world: World, model: Path) -> 
     ]
     assert [one.point.value for one in swept.points] == [8, 8]
     assert told[0].as_json()["code"] == "could_not_tell"
+    kept = (world.folder / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in kept] == [one.as_json() for one in told]
     world.refused_values, world.refused_instances = set(), set()
     assert len(go(world, model, grid([1, 2, 3]), [CLOSED]).points) == 6
     assert len(world.measured) == len(set(world.measured)) == 6

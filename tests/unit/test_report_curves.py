@@ -10,8 +10,10 @@ from brim.measure.accounting import Objective
 from brim.measure.point import Point
 from brim.measure.sweep import Settings
 from brim.report.choice import TuneRun
-from brim.report.curves import Curve, gaps, of_points, of_runs
-from brim.report.measured import Origin, compared, groups
+from brim.report.curves import Curve, of_points, of_runs
+from brim.report.gaps import gaps
+from brim.report.groups import Origin, groups
+from brim.report.pareto import compared
 from tests.unit.report_example import SETTINGS, point_line, run_line, setting, sweep_lines
 
 SLO = Objective(percentile=99, latency_us=50_000)
@@ -94,8 +96,8 @@ def test_what_is_missing_of_a_sweep_is_named() -> None:
     lines = sweep_lines()
     assert gaps(of_points(map(Point.from_json, lines), KNOWN), KNOWN) == []
     kept = [line for line in lines if not (line.get("concurrency") in (50, 100) and line["key"].endswith("b"))]
-    (gap,) = gaps(of_points(map(Point.from_json, kept), KNOWN), KNOWN)
-    assert gap.loads == (50, 100) and gap.label == str(KNOWN["bbbbbbbbbbbb"])
+    found = gaps(of_points(map(Point.from_json, kept), KNOWN), KNOWN)
+    assert [(gap.load, gap.label) for gap in found] == [(load, str(KNOWN["bbbbbbbbbbbb"])) for load in (50, 100)]
     without = [line for line in lines if not line["key"].endswith("c")]
     assert {gap.label for gap in gaps(of_points(map(Point.from_json, without), KNOWN), KNOWN)} == {
         str(KNOWN["cccccccccccc"])

@@ -14,30 +14,46 @@ from typing import Any
 import pytest
 
 from brim.measure.accounting import Objective
+from brim.measure.asked import Asked
+from brim.measure.open_point import OpenPoint
 from brim.measure.point import Point
 from brim.report.build import build_report
 from brim.report.choice import Choice
 from brim.report.document import Figure, Report
 from brim.report.isolation_result import Isolation
+from brim.report.load_test import LoadTest
 from brim.report.markdown import markdown, text
 from brim.report.page import page
-from brim.report.run_folder import Documents, read_run
+from brim.report.run_folder import Documents, FailedLoad, read_run
 from brim.report.simulation_check import SimulationCheck, median_error
 from brim.report.tuned import launches
-from tests.unit.report_example import choice, isolation, point_line, simulation_check, sweep_lines, write_run
+from tests.unit.report_example import (
+    asked,
+    choice,
+    isolation,
+    load_test,
+    open_lines,
+    point_line,
+    simulation_check,
+    sweep_lines,
+    write_run,
+)
 
 HOSTILE = "<script>alert(1)</script><img src=//elsewhere.example/x onerror=y>\"'&{{ 7 * 191 }}|`#*$x_1$\u202e\x00\ud800"
 SLO = Objective(percentile=99, latency_us=50_000)
-EVERY = ("sweep", "choice", "simulation", "isolation")
+EVERY = ("sweep", "asked", "open", "choice", "simulation", "loadtest", "isolation")
 VOID = frozenset(["meta", "br"])
 SECTIONS = {
     ("sweep",): ["latency", "goodput", "batches", "pareto", "loads", "commands"],
     ("tune",): ["choice", "latency", "goodput", "batches", "launches", "pareto", "loads", "predictions"],
     ("simulation",): ["simulation"],
     ("isolation",): ["isolation"],
+    ("loadtest",): ["loadtest"],
+    ("open",): ["latency", "goodput", "batches", "time", "loads", "commands"],
+    ("asked",): ["missing"],
     EVERY: [
-        *("choice", "latency", "goodput", "batches", "launches", "pareto", "loads", "predictions"),
-        *("simulation", "isolation", "commands"),
+        *("choice", "latency", "goodput", "batches", "launches", "time", "pareto", "loads", "predictions"),
+        *("simulation", "loadtest", "isolation", "commands"),
     ],
 }
 
@@ -254,9 +270,9 @@ def test_a_partial_run_is_said_to_be_partial() -> None:
     assert not any("artial" in warning for warning in built("sweep").warnings)
     closed = [point for point in whole.points if point.concurrency in (10, 100)]
     points = tuple(point for point in closed if not (point.key.endswith("c") and point.value == 100))
-    cut = build_report(replace(whole, points=points, torn=(17,)), None, source="x")
+    cut = build_report(replace(whole, points=points, torn=("measurements.jsonl:17",)), None, source="x")
     said = " ".join(cut.warnings)
-    assert "sweep is partial" in said and "100 callers" in said and "line 17" in said
+    assert "sweep is partial" in said and "100 callers" in said and "measurements.jsonl:17 was cut short" in said
     assert "sweep is partial" in page(cut) and "sweep is partial" in markdown(cut, page="p")
 
 
@@ -340,10 +356,23 @@ def replaced(document: Any, words: str) -> Any:
 def everywhere(words: str) -> Report:
     """A report in which every text that comes from a file or a server has these words."""
     lines = [replaced(line, words) for line in sweep_lines()[:2]]
+    run = open_lines()[-1]
+    # Kinds of words that a file must have as they are; every other text of the run is anything.
+    fixed = {name: run[name] for name in ("mode", "arrivals", "histograms")}
+    sweep = Asked.model_validate(replaced(asked(), words))
+    failures = [FailedLoad(settings=sweep.settings[0], load="", message=words)]
+    shed = replaced(load_test(), words)
+    shed["classes"] = {words: shed["classes"]["batch"]}
     return build_report(
         Documents(
             words,
             points=tuple(map(Point.from_json, lines)),
+            open_points=(OpenPoint.model_validate(replaced(run, words) | fixed),),
+            asked=sweep,
+            failures=tuple(failures),
+            load_test=LoadTest.model_validate(
+                shed | {"limits": [words], "message": words, "conditions": {words: words}}
+            ),
             choice=Choice.model_validate(replaced(choice(), words)),
             simulation=SimulationCheck.model_validate(
                 replaced({**simulation_check(), "conditions": {words: words}}, words)

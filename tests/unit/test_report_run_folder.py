@@ -98,7 +98,7 @@ def test_a_line_that_was_cut_short_is_not_a_fault(length: int, tmp_path: Path) -
     cut = json.dumps(point_line(50))[:length]
     (tmp_path / "measurements.jsonl").write_text(f"{whole}\n{cut}\n{whole}\n{cut}")
     found = read_run(tmp_path)
-    assert found.torn == (2, 4) and len(found.points) == 2
+    assert found.torn == ("measurements.jsonl:2", "measurements.jsonl:4") and len(found.points) == 2
 
 
 def test_faults_beyond_a_number_are_counted(tmp_path: Path) -> None:

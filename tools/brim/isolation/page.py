@@ -60,7 +60,7 @@ def verdict(results: Sequence[Result]) -> str:
     run = [result for result in results if not result.skipped]
     failed = [result.id for result in results if not result.ok]
     sent = sum(result.sent for result in results)
-    hurt = sum(_hurt(result) for result in results)
+    hurt = sum(result.hurt for result in results)
     needless = len(results) - len(run)
     aside = f" ({needless} more had nothing to check)" if needless else ""
     if failed:
@@ -77,10 +77,6 @@ def verdict(results: Sequence[Result]) -> str:
 
 def _checks(count: int) -> str:
     return f"{count} check{'' if count == 1 else 's'}"
-
-
-def _hurt(result: Result) -> int:
-    return sum(getattr(result, one.value) for one in HURT)
 
 
 def _check(number: int, result: Result) -> dict[str, Any]:
@@ -117,7 +113,7 @@ def _parts(result: Result) -> list[dict[str, Any]]:
         "right": result.right,
         "own_error": result.own_error,
         "cancelled": result.cancelled,
-        "hurt": _hurt(result),
+        "hurt": result.hurt,
     }
     widths = {kind: max(LEAST_WIDTH, 100 * count / result.sent) for kind, count in counts.items() if count}
     scale = 100 / sum(widths.values())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from brim.isolation.evidence import Evidence
-from brim.isolation.judge import Verdict
+from brim.isolation.judge import HURT, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,11 @@ class Result:
     took_us: int
     exchanges: tuple[Evidence, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def hurt(self) -> int:
+        """Requests that a neighbour, or no answer, has hurt."""
+        return sum(getattr(self, one.value) for one in HURT)
 
     def as_json(self) -> dict[str, object]:
         """The result as a JSON object."""

@@ -21,6 +21,7 @@ LATE_US = 1_000
 MESSAGES = 10
 """Different error texts that are kept; the rest are only counted by kind."""
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+_HISTOGRAMS = ("since_due", "since_sent", "send_delay", "until_refused", "refused_since_sent")
 
 
 class Outcome(StrEnum):
@@ -77,6 +78,7 @@ class Account:
         since_sent: of answers, from sending. Only to show what counting from sending would hide.
         send_delay: of everything sent, from due to sent.
         until_refused: of refusals, from due: how soon a caller hears that there is no room.
+        refused_since_sent: the same from sending: what the server's side of it takes.
         messages: texts of errors -> how often, ``MESSAGES`` different ones at most.
     """
 
@@ -91,6 +93,7 @@ class Account:
         self.since_sent = Latencies()
         self.send_delay = Latencies()
         self.until_refused = Latencies()
+        self.refused_since_sent = Latencies()
         self.messages: dict[str, int] = {}
 
     @property
@@ -121,6 +124,7 @@ class Account:
             self.in_slo += self.objective is not None and latency_us <= self.objective.latency_us
         elif reply.outcome is Outcome.REFUSED:
             self.until_refused.record(done_us - due_us)
+            self.refused_since_sent.record(done_us - sent_us)
         if reply.message:
             self._note(reply.message, 1)
 
@@ -144,7 +148,7 @@ class Account:
             self.counts[outcome] += count
         self.late += other.late
         self.in_slo += other.in_slo
-        for name in ("since_due", "since_sent", "send_delay", "until_refused"):
+        for name in _HISTOGRAMS:
             getattr(self, name).merge(getattr(other, name))
         for message, count in other.messages.items():
             self._note(message, count)
@@ -164,10 +168,7 @@ class Account:
             "max_us": self.since_due.max_us,
             "reject_p99_us": self.until_refused.percentile_us(99),
             "messages": dict(self.messages),
-            "histograms": {
-                name: getattr(self, name).as_json()
-                for name in ("since_due", "since_sent", "send_delay", "until_refused")
-            },
+            "histograms": {name: getattr(self, name).as_json() for name in _HISTOGRAMS},
         }
 
     @classmethod

@@ -176,7 +176,8 @@ def _usage(first: _Sample | None, last: _Sample | None, loaded_s: float, peak: i
         if first.own_s is not None and last.own_s is not None:
             cores = max(0.0, (last.own_s - first.own_s) / (last.at_s - first.at_s))
         if last.all_s > first.all_s:
-            machine_busy = (last.busy_s - first.busy_s) / (last.all_s - first.all_s)
+            # Sums of rounded times, whose quotient may be a hair above one.
+            machine_busy = min(1.0, (last.busy_s - first.busy_s) / (last.all_s - first.all_s))
     return Usage(round(loaded_s * US_PER_S), cores, machine_busy, peak)
 
 

@@ -39,6 +39,8 @@ class KnownTime:
         preferred: preferred batch sizes of the dynamic batcher.
         delay_us: its queue delay.
         record: whether each execution is noted in ``RECORD_FILE``.
+        checks_cancelled: whether callers that have left, as far as the server knows, are left out of an execution, as the
+            shipped adapter does where a row is worth it.
     """
 
     tau0_us: int
@@ -50,6 +52,7 @@ class KnownTime:
     preferred: Sequence[int] = ()
     delay_us: int = 0
     record: bool = False
+    checks_cancelled: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be served.
@@ -139,6 +142,7 @@ def _config(name: str, settings: KnownTime) -> ModelConfig:
         "prepare_us": str(settings.prepare_us),
         "lock_file": LOCK_FILE,
         "record_file": RECORD_FILE if settings.record else "",
+        "checks_cancelled": str(int(settings.checks_cancelled)),
     }
     for key, value in parameters.items():
         config.parameters[key].string_value = value

@@ -208,6 +208,7 @@ def merged_results(plan: OpenLoopPlan, results: Sequence[OpenLoopResult]) -> Ope
             lag_us=_worst([one.lag_us for one in seen]),
             most_under_way=sum(one.most_under_way for one in seen),
             processes=sum(one.processes for one in seen),
+            wall_us=_worst([one.wall_us for one in seen]),
         ),
         all(result.server_alive for result in results),
     )

@@ -25,12 +25,14 @@ class Evidence:
         lag_us: how late the event loop's timers came, 99th percentile; answers are noticed as late as that. None when unknown.
         most_under_way: most requests under way at once.
         processes: generators that shared the schedule; the figures are of the worst of them.
+        wall_us: from the beginning of the schedule until the last request had ended; None when unknown.
     """
 
     loop_cores: float | None
     lag_us: int | None
     most_under_way: int
     processes: int = 1
+    wall_us: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The same as a dictionary."""

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import IO, Any
 
 from brim.errors import BrimError, CouldNotTell, InputError, ServerFailed
@@ -69,10 +69,32 @@ def run_in_processes(
     whole = messages(endpoint, protocol, model, rows)
     due = list(due_offsets_us)
     part = replace(plan, in_flight_limit=max(1, plan.in_flight_limit // processes))
+    jobs = [Job(endpoint, protocol, whole, due[number::processes], part) for number in range(processes)]
+    return merged_results(plan, run_jobs(jobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one generator process sends: messages in turn, each when it is due."""
+
+    endpoint: Endpoint
+    protocol: Protocol
+    messages: Sequence[bytes]
+    due_us: Sequence[int]
+    plan: OpenLoopPlan
+
+
+def run_jobs(jobs: Sequence[Job]) -> list[OpenLoopResult]:
+    """Jobs that may differ in everything, each in a process of its own, all with one beginning. A result each.
+
+    Raises:
+        ServerFailed: nothing answers at the address.
+        CouldNotTell: a process ended without an answer.
+    """
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(_Worker(job_as_json(endpoint, protocol, whole, due[number::processes], part)))
-            for number in range(processes)
+            stack.enter_context(_Worker(job_as_json(job.endpoint, job.protocol, job.messages, job.due_us, job.plan)))
+            for job in jobs
         ]
         ready_until = time.monotonic() + READY_TIMEOUT_S
         for worker in workers:
@@ -80,10 +102,11 @@ def run_in_processes(
         begin_s = time.monotonic() + LEAD_S
         for worker in workers:
             worker.write(json.dumps(begin_s))
-        last_us = max(due, default=0)
-        until = begin_s + (last_us + plan.timeout_us) / US_PER_S + MARGIN_S
-        results = [result_from_json(worker.read(until, "result"), part) for worker in workers]
-    return merged_results(plan, results)
+        last_us = max(max(job.due_us, default=0) + job.plan.timeout_us for job in jobs)
+        until = begin_s + last_us / US_PER_S + MARGIN_S
+        return [
+            result_from_json(worker.read(until, "result"), job.plan) for worker, job in zip(workers, jobs, strict=True)
+        ]
 
 
 class _Worker:

@@ -6,8 +6,9 @@ import asyncio
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol, Self
 from urllib.parse import quote
 
@@ -66,17 +67,28 @@ def http_reply(status: int, body: str) -> Reply:
     return Reply(Outcome.REFUSED if status in (429, 503) else Outcome.FAILED, text)
 
 
-def messages(endpoint: Endpoint, protocol: measure_plan.Protocol, model: str, rows: Sequence[Row]) -> list[bytes]:
-    """Each row as a whole message.
+def messages(
+    endpoint: Endpoint,
+    protocol: measure_plan.Protocol,
+    model: str,
+    rows: Sequence[Row],
+    headers: Mapping[str, str] | None = None,
+) -> list[bytes]:
+    """Each row as a whole message, over HTTP with these headers as well.
 
     Raises:
-        InputError: there is no row, or numpy's type of one has no counterpart.
+        InputError: there is no row, or numpy's type of one has no counterpart, or headers are given for gRPC, whose
+            messages hold none.
     """
     if not rows:
         raise InputError("no row to send", hint="give one at least")
+    if headers and protocol is measure_plan.Protocol.GRPC:
+        raise InputError(f"headers {dict(headers)} for gRPC: its messages hold none", hint="send over HTTP")
     if protocol is measure_plan.Protocol.GRPC:
         return [grpc_body(model, row) for row in rows]
-    return [whole_request(endpoint.http, f"/v2/models/{quote(model)}/infer", http_body(row)) for row in rows]
+    bodies = [http_body(row) for row in rows]
+    whole = [replace(body, headers={**body.headers, **(headers or {})}) for body in bodies]
+    return [whole_request(endpoint.http, f"/v2/models/{quote(model)}/infer", body) for body in whole]
 
 
 def run_open_loop(
@@ -154,7 +166,10 @@ async def _send(
     finally:
         await line.close()
     lag_us = watch.lag.percentile_us(LAG_PERCENTILE)
-    return OpenLoopResult(plan, accounts, Evidence(own_s / wall_s if wall_s > 0 else None, lag_us, most), alive)
+    evidence = Evidence(
+        own_s / wall_s if wall_s > 0 else None, lag_us, most, wall_us=round((began[0] + wall_s - begin_s) * US_PER_S)
+    )
+    return OpenLoopResult(plan, accounts, evidence, alive)
 
 
 async def _still_answers(line: _Line) -> bool:

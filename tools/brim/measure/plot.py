@@ -24,6 +24,8 @@ from brim.measure.plan import Mode
 from brim.measure.point import Point
 from brim.units import us_to_ms
 
+FORMATS = (".svg", ".png")
+PNG_DPI = 110
 WIDTH_IN = 10.0
 CURVES_HEIGHT_IN = 5.6
 SIZES_HEIGHT_IN = 1.9
@@ -85,7 +87,7 @@ class Series:
 def draw(
     points: Sequence[Point], path: Path, *, title: str, slo_latency_us: int | None, percentile: float = 99
 ) -> Path:
-    """Draw the points into one self-contained SVG file, whole or not at all. The same points give the same bytes.
+    """Draw the points into one self-contained SVG or PNG file, whole or not at all. The same points give the same bytes.
 
     Args:
         points: of one plan, in any order.
@@ -98,12 +100,33 @@ def draw(
         InputError: no point, or points of both modes.
     """
     with style():
-        drawn = figure(points, title=title, slo_latency_us=slo_latency_us, percentile=percentile)
-        settle(drawn)
-        svg = io.BytesIO()
-        drawn.savefig(svg, format="svg", metadata={"Date": None, "Title": title})
+        return save(
+            figure(points, title=title, slo_latency_us=slo_latency_us, percentile=percentile), path, title=title
+        )
+
+
+def save(drawn: Figure, path: Path, *, title: str) -> Path:
+    """Write a figure, in the format of the file's ending, whole or not at all. The same figure gives the same bytes.
+
+    Args:
+        drawn: under ``style``.
+        path: the file; an earlier one is replaced.
+        title: kept in the file.
+
+    Raises:
+        InputError: the ending is not one of ``FORMATS``.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(
+            f"{path}: a picture's name ends in {' or '.join(FORMATS)}", hint=f"such as {path.with_suffix(FORMATS[0])}"
+        )
+    settle(drawn)
+    written = io.BytesIO()
+    # A PNG has no date of its own.
+    metadata = {"Title": title, **({"Date": None} if path.suffix.lower() == ".svg" else {"Software": None})}
+    drawn.savefig(written, format=path.suffix.lower().removeprefix("."), metadata=metadata, dpi=PNG_DPI)
     beside = path.with_name(f"{path.name}.tmp")
-    beside.write_bytes(svg.getvalue())
+    beside.write_bytes(written.getvalue())
     beside.replace(path)
     return path
 

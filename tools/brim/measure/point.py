@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from brim.errors import InputError
+from brim.measure.json_lines import append_line, read_lines
 from brim.measure.plan import Mode
 
 FILE_NAME = "measurements.jsonl"
@@ -33,6 +31,11 @@ class Provenance(BaseModel):
     """UTC, ISO 8601."""
     raw: str
     """Folder of the raw output, relative to the run folder."""
+
+    @property
+    def generator(self) -> str:
+        """What sent the load."""
+        return f"perf_analyzer {self.perf_analyzer} ({self.origin})"
 
 
 class Point(BaseModel):
@@ -109,13 +112,7 @@ class Point(BaseModel):
 
 def append_point(folder: Path, point: Point) -> None:
     """Add one line to the run folder's file, and see it on the disk before the next point is measured."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE_NAME
-    torn = path.is_file() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    with path.open("a", encoding="utf-8") as file:
-        file.write(("\n" if torn else "") + json.dumps(point.as_json()) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_line(folder / FILE_NAME, point.as_json())
 
 
 def read_points(folder: Path) -> list[Point]:
@@ -126,20 +123,4 @@ def read_points(folder: Path) -> list[Point]:
     Raises:
         InputError: a whole line is not a point.
     """
-    path = folder / FILE_NAME
-    if not path.is_file():
-        return []
-    points = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        try:
-            document = json.loads(line)
-        except ValueError:
-            continue
-        try:
-            points.append(Point.from_json(document))
-        except ValidationError as error:
-            raise InputError(
-                f"{path}:{number}: not a measured point: {error.errors()[0]['msg']} at {error.errors()[0]['loc']}",
-                hint="measure into a new folder, or remove the line",
-            ) from error
-    return points
+    return read_lines(folder / FILE_NAME, Point.from_json, "a measured point")

@@ -8,9 +8,12 @@ from dataclasses import replace
 from brim.isolation.page import condition
 from brim.measure.accounting import Objective
 from brim.measure.point import FILE_NAME as POINTS_FILE
-from brim.report import checked, measured, tuned
-from brim.report.curves import OPEN, Curve, gaps, of_points, of_runs
+from brim.measure.schedule import CHANGING
+from brim.report import checked, gaps, loaded, measured, pareto, stages, timelines, tuned
+from brim.report.curves import OPEN, Curve, of_open_points, of_points, of_runs
 from brim.report.document import Report, Section
+from brim.report.groups import Group, Origin
+from brim.report.groups import groups as groups_of
 from brim.report.run_folder import Documents
 from brim.report.simulation_check import disagreements
 from brim.report.words import conditions_of, in_a_line, objective_text
@@ -27,10 +30,11 @@ def build_report(documents: Documents, objective: Objective | None, *, source: s
     choice = documents.choice
     sweeps = of_points(documents.points, documents.settings)
     chosen = () if choice is None or choice.choice is None else (tuned.chosen_label(choice), choice.choice.in_a_sweep)
-    curves = [*sweeps, *_tuning_curves(documents)]
-    groups = measured.groups(curves, objective=objective, chosen=chosen, tuned=_tuning_origin(documents))
+    curves = [*sweeps, *of_open_points(documents.open_points, objective), *_tuning_curves(documents)]
+    missing = gaps.gaps(sweeps, documents.settings, documents.asked, documents.failures)
+    groups = groups_of(curves, objective=objective, chosen=chosen, tuned=_tuning_origin(documents))
     sections: list[Section] = []
-    warnings = _warnings(documents, sweeps)
+    warnings = _warnings(documents, missing)
     if choice is not None:
         sections.append(tuned.chosen(choice))
     if groups:
@@ -42,14 +46,20 @@ def build_report(documents: Documents, objective: Objective | None, *, source: s
         launches, faults = tuned.launches(choice)
         warnings += faults
         sections += [launches] if launches else []
+    if (time := timelines.section(documents.open_points)) is not None:
+        sections.append(time)
     sections += _pareto(documents, groups)
     sections += _loads(documents, groups)
     if choice is not None and (predictions := tuned.predictions(choice)) is not None:
         sections.append(predictions)
     if documents.simulation is not None:
         sections.append(checked.simulation(documents.simulation))
+    if documents.load_test is not None:
+        sections.append(loaded.section(documents.load_test))
     if documents.isolation is not None:
         sections.append(checked.isolation(documents.isolation, has_page=documents.isolation_page))
+    if (lacking := gaps.section(missing, documents.asked.model if documents.asked else "NAME")) is not None:
+        sections.append(lacking)
     if (commands := measured.commands(groups)) is not None:
         sections.append(commands)
     return Report(
@@ -75,19 +85,17 @@ def _tuning_curves(documents: Documents) -> list[Curve]:
     )
 
 
-def _tuning_origin(documents: Documents) -> measured.Origin:
+def _tuning_origin(documents: Documents) -> Origin:
     if documents.choice is not None:
         return tuned.origin(documents.choice)
     if documents.interrupted is not None:
-        return measured.Origin(documents.interrupted.command, in_a_line(documents.interrupted.conditions))
-    return measured.Origin(
-        f"brim tune, as {POINTS_FILE} tells", "not noted: the tuning was ended before it wrote choice.json"
-    )
+        return Origin(documents.interrupted.command, in_a_line(documents.interrupted.conditions))
+    return Origin(f"brim tune, as {POINTS_FILE} tells", "not noted: the tuning was ended before it wrote choice.json")
 
 
-def _pareto(documents: Documents, groups: Sequence[measured.Group]) -> list[Section]:
+def _pareto(documents: Documents, groups: Sequence[Group]) -> list[Section]:
     """One section of the sweep's fronts and the tuning's."""
-    own = measured.pareto([group for group in groups if group.main.points])
+    own = pareto.section([group for group in groups if group.main.points])
     figures = () if documents.choice is None else tuple(tuned.pareto(documents.choice))
     if own is None and not figures:
         return []
@@ -95,39 +103,30 @@ def _pareto(documents: Documents, groups: Sequence[measured.Group]) -> list[Sect
     return [replace(base, figures=(*figures, *base.figures))]
 
 
-def _loads(documents: Documents, groups: Sequence[measured.Group]) -> list[Section]:
+def _loads(documents: Documents, groups: Sequence[Group]) -> list[Section]:
     figures = () if documents.choice is None else tuple(tuned.behaviour(documents.choice))
     if not groups and not figures:
         return []
-    base = measured.loads(groups)
+    base = stages.section(groups)
     return [replace(base, figures=(*figures, *base.figures))]
 
 
-def _warnings(documents: Documents, sweeps: Sequence[Curve]) -> list[str]:
-    found = []
-    missing = gaps(sweeps, documents.settings)
-    if missing:
-        listed = [
-            f"{gap.label}: {', '.join(gap.kind.load_text(load) for load in gap.loads)} ({gap.kind})" for gap in missing
-        ]
-        found.append(
-            "This sweep is partial: it was stopped, or some of it could not be measured. Missing are "
-            + "; ".join(listed)
-            + ". The same `brim sweep` command with the same --out goes on. Settings that it had not begun are not known here."
-        )
+def _warnings(documents: Documents, missing: Sequence[gaps.Gap]) -> list[str]:
+    found = [gaps.warning(missing, documents.asked)] if missing else []
     if documents.torn:
-        lines = ", ".join(map(str, documents.torn))
         found.append(
-            f"Partial: line {lines} of {POINTS_FILE} was cut short, as happens when the measuring process ends at once; it is "
+            f"Partial: {', '.join(documents.torn)} was cut short, as happens when the measuring process ends at once; it is "
             "left out."
         )
     if documents.choice is None and (documents.runs or documents.interrupted is not None):
         found.append("This tuning is partial: it was stopped, so there are runs at most, and no choice.")
     if documents.simulation is not None:
         found += disagreements(documents.simulation)
+    points = documents.every_point
     unsure = sum(not point.stable for point in documents.points)
-    bound = sum(point.generator_bound for point in documents.points)
-    of_all = f"of {len(documents.points)} points"
+    unsure += sum(not point.stable and point.arrivals not in CHANGING for point in documents.open_points)
+    bound = sum(point.generator_bound for point in points)
+    of_all = f"of {len(points)} points"
     found += [f"{unsure} {of_all} come from windows that did not agree."] if unsure else []
     found += [f"At {bound} {of_all} the load generator, not the server, set the figure."] if bound else []
     return found
@@ -139,7 +138,7 @@ def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
     said = [
         sentence
         for section in sections
-        if section.id in ("latency", "simulation", "isolation")
+        if section.id in ("latency", "simulation", "loadtest", "isolation")
         for sentence in section.sentences
     ]
     return " ".join(said) or "Nothing was measured."
@@ -147,6 +146,7 @@ def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
 
 def _good(documents: Documents) -> bool | None:
     answers = [one.slo_met for one in (documents.choice,) if one] + [one.ok for one in (documents.isolation,) if one]
+    answers += [one.ok for one in (documents.load_test,) if one and one.ok is not None]
     return all(answers) if answers else None
 
 
@@ -154,13 +154,15 @@ def _conditions(documents: Documents, objective: Objective | None, source: str) 
     slo = "none is known" if objective is None else objective_text(objective)
     found: list[tuple[str, str]] = [("SLO", f"{slo} ({source})")]
     parts: list[Mapping[str, object]] = []
-    if documents.points:
-        parts.append(conditions_of(documents.points))
+    if documents.every_point:
+        parts.append(conditions_of(documents.every_point))
     if documents.choice is not None:
         parts.append({"service": documents.choice.service, "traffic": documents.choice.traffic.model_dump()})
         parts.append(documents.choice.conditions)
     if documents.interrupted is not None:
         parts.append({"service": documents.interrupted.service, **documents.interrupted.conditions})
+    if documents.load_test is not None:
+        parts.append(documents.load_test.conditions)
     for part in parts:
         found += [condition(name, value) for name, value in part.items()]
     return list(dict.fromkeys(found))

@@ -7,8 +7,8 @@ from brim.isolation.judge import Verdict
 from brim.isolation.record import PAGE_NAME
 from brim.report import pictures
 from brim.report.document import Figure, Section, Table
+from brim.report.groups import MOST_OPEN, Origin
 from brim.report.isolation_result import Isolation
-from brim.report.measured import MOST_OPEN, Origin
 from brim.report.simulation_check import FIGURES, CheckedPoint, Pair, SimulationCheck, median_error, pairs
 from brim.report.tuned import launch_figure
 from brim.report.words import command_text, in_a_line, milliseconds, number, percent

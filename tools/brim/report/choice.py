@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from brim.measure.sweep import Settings as Swept
+from brim.runtime.padding import PaddingCost
 from brim.tune.setting import Setting as Tuned
 
 FILE_NAME = "choice.json"
@@ -18,19 +19,23 @@ class _Part(BaseModel):
 
 
 class Setting(_Part):
-    """What tuning varies."""
+    """What tuning varies; threads and cutting are None where they are as the service file has them."""
 
     preferred: tuple[int, ...]
     max_queue_delay_us: int
     instances: int
+    threads: int | None = None
+    padding: PaddingCost | None = None
 
     def __str__(self) -> str:
         """In the words of ``brim tune``, which are those of ``Choice.why`` too."""
-        return str(Tuned(self.preferred, self.max_queue_delay_us, self.instances))
+        return str(Tuned(self.preferred, self.max_queue_delay_us, self.instances, self.threads, self.padding))
 
     @property
     def in_a_sweep(self) -> str:
-        """In the words that a sweep has for the same."""
+        """In the words that a sweep has for the same; empty where it has none, since it varies no threads and no cutting."""
+        if self.threads is not None or self.padding is not None:
+            return ""
         return str(Swept(self.instances, self.preferred, self.max_queue_delay_us))
 
 
@@ -121,6 +126,12 @@ class Reference(_Part):
     setting: Setting
     predicted: Predicted | None = None
     measured: Measured | None = None
+
+
+class Reason(_Part):
+    """Why something is as it is."""
+
+    why: str
 
 
 class Candidates(_Part):
@@ -215,6 +226,10 @@ class Choice(_Tuning):
     why: str
     way_out: str | None = None
     notes: list[str] = Field(default_factory=list)
+    limits: Reason | None = None
+    """What ended the climb of the best setting."""
+    weighed: dict[str, Reason] = Field(default_factory=dict)
+    """What was compared beside the batcher: threads, cutting of unequal lengths."""
     diff: str = ""
     applied: bool = False
 

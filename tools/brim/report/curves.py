@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from brim.measure.accounting import Objective
+from brim.measure.accounting import Objective, Outcome
+from brim.measure.asked import CLOSED
+from brim.measure.open_point import Counts, OpenPoint, Segment
 from brim.measure.plan import Distribution, Mode
 from brim.measure.point import Point
 from brim.measure.saturation import KEPT_UP
-from brim.measure.sweep import CLOSED, Settings
+from brim.measure.schedule import CHANGING, Arrivals
+from brim.measure.sweep import Settings
 from brim.report.choice import Setting, TuneRun
 from brim.units import US_PER_S
 
@@ -39,7 +42,7 @@ class Kind:
     Attributes:
         model: name of the model.
         protocol: ``grpc`` or ``http``.
-        arrivals: ``closed``, ``poisson``, ``constant``, what tuning calls its traffic, or ``open`` where nobody says.
+        arrivals: ``closed``, ``brim.measure.schedule.Arrivals``, what tuning calls its traffic, or ``open`` where nobody says.
         plan: what else tells plans apart (``brim.measure.plan.Plan.fingerprint``); empty where there is nothing.
     """
 
@@ -77,7 +80,8 @@ class Load:
         settled: whether nobody else used the model meanwhile.
         in_slo: share of what was offered that was inside the SLO, where it was counted; else it follows from percentiles.
         counted_goodput: lowest and highest of the rounds in which it was counted.
-        point: perf_analyzer's point, where it comes from one.
+        note: what else to know of it, in words.
+        point: of perf_analyzer or the open-loop driver, where it comes from one.
     """
 
     value: float
@@ -92,7 +96,8 @@ class Load:
     settled: bool
     in_slo: float | None = None
     counted_goodput: tuple[float, float] | None = None
-    point: Point | None = None
+    note: str = ""
+    point: Point | OpenPoint | None = None
 
     def in_time(self, latency_us: float) -> tuple[float, float]:
         """The share inside a latency, at least and at most.
@@ -124,9 +129,11 @@ class Load:
         return self._kept_up(open_loop) and self.in_time(objective.latency_us)[0] >= objective.percentile / 100
 
     def verdict(self, objective: Objective, *, open_loop: bool) -> str:
-        """``yes``, ``no``, or ``not known`` where the percentiles that were measured do not tell."""
+        """``yes``, ``no``, or ``not known`` where percentiles do not tell, or the generator may be what missed it."""
         if self.meets(objective, open_loop=open_loop):
             return "yes"
+        if self.generator_bound:
+            return "not known"
         may = self._kept_up(open_loop) and self._may_meet(objective)
         return "not known" if may else "no"
 
@@ -165,9 +172,9 @@ class Curve:
     loads: tuple[Load, ...] = field(repr=False)
 
     @property
-    def points(self) -> list[Point]:
-        """The loads that are perf_analyzer's."""
-        return [load.point for load in self.loads if load.point is not None]
+    def points(self) -> list[Point | OpenPoint]:
+        """Of the loads, each once: several loads may come from one run."""
+        return list({id(load.point): load.point for load in self.loads if load.point is not None}.values())
 
     def capacity(self, objective: Objective | None) -> Load | None:
         """The load of the highest throughput of those that meet the objective; of all without one; None without any."""
@@ -226,6 +233,94 @@ def of_runs(runs: Iterable[TuneRun], *, model: str, protocol: str, arrival: str,
     ]
 
 
+def of_open_points(points: Iterable[OpenPoint], objective: Objective | None) -> list[Curve]:
+    """Curves of the open-loop driver, in the order in which their first points were measured.
+
+    A run is one load at its mean rate, except that each step of ``steps`` is a load of its own.
+
+    Args:
+        points: in the order of the file; a later one of the same key replaces an earlier one.
+        objective: the SLO; goodput was counted for the run's own, and is only known where that is the same.
+    """
+    found: dict[tuple[Kind, str], dict[float, Load]] = {}
+    for point in {point.key: point for point in points}.values():
+        plan, digest = key_parts(point.key)
+        loads = found.setdefault((Kind(point.model, point.protocol, point.arrivals.value, plan), digest), {})
+        for load in _of_run(point, objective):
+            before = loads.get(load.value)
+            # Of two steps at one rate the one that made callers wait longer counts.
+            if before is None or before.point is not point or _waited_us(load) >= _waited_us(before):
+                loads[load.value] = load
+    others = {digest for _, digest in found}
+    return [
+        Curve(
+            kind,
+            digest,
+            f"configuration {digest}" if len(others) > 1 else "as it stands",
+            tuple(loads[value] for value in sorted(loads)),
+        )
+        for (kind, digest), loads in found.items()
+        if loads
+    ]
+
+
+def _waited_us(load: Load) -> float:
+    return load.latency_us.get("99", 0.0)
+
+
+def _of_run(point: OpenPoint, objective: Objective | None) -> list[Load]:
+    slo = point.slo
+    is_counted = objective is not None and slo is not None and slo.latency_us == objective.latency_us
+    if point.arrivals is Arrivals.STEPS:
+        return [_of_step(point, step, is_counted) for step in point.segments if step.offered]
+    return [
+        Load(
+            value=point.rate,
+            throughput=point.throughput,
+            latency_us=point.latency_us,
+            mean_batch=point.mean_batch,
+            duty=point.duty,
+            inferences=point.inferences,
+            sizes=point.executions_by_size,
+            stable=point.stable or point.arrivals in CHANGING,
+            generator_bound=point.generator_bound,
+            settled=point.settled,
+            in_slo=point.goodput_ratio if is_counted else None,
+            counted_goodput=(point.goodput, point.goodput) if is_counted and point.goodput is not None else None,
+            note=_unanswered(point),
+            point=point,
+        )
+    ]
+
+
+def _unanswered(of: Counts) -> str:
+    """What became of requests that were not answered."""
+    kinds = {outcome.value: getattr(of, outcome.value) for outcome in Outcome if outcome is not Outcome.ANSWERED}
+    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds.items() if count)
+
+
+def _of_step(point: OpenPoint, step: Segment, is_counted: bool) -> Load:
+    seconds = step.duration_us / US_PER_S
+    goodput = step.in_slo / seconds
+    known = {"50": step.p50_us, "99": step.p99_us}
+    return Load(
+        value=step.rate,
+        throughput=step.answered / seconds,
+        latency_us={name: us for name, us in known.items() if us is not None},
+        mean_batch=None,
+        duty=None,
+        inferences=step.answered,
+        sizes={},
+        stable=True,
+        generator_bound=point.generator_bound,
+        settled=point.settled,
+        in_slo=step.in_slo / step.offered if is_counted else None,
+        counted_goodput=(goodput, goodput) if is_counted else None,
+        note=_unanswered(step),
+        point=point,
+    )
+
+
 def _of_point(point: Point) -> Load:
     return Load(
         value=point.value,
@@ -238,6 +333,7 @@ def _of_point(point: Point) -> Load:
         stable=point.stable,
         generator_bound=point.generator_bound,
         settled=point.settled,
+        note="; ".join([*([f"{point.failed} failed"] if point.failed else []), *([point.note] if point.note else [])]),
         point=point,
     )
 
@@ -289,29 +385,3 @@ def by_kind(found: Sequence[Curve]) -> dict[Kind, list[Curve]]:
     for curve in found:
         groups.setdefault(curve.kind, []).append(curve)
     return groups
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Loads that other settings of the sweep have, and this one lacks."""
-
-    label: str
-    kind: Kind
-    loads: tuple[float, ...]
-
-
-def gaps(found: Sequence[Curve], settings: Mapping[str, Settings]) -> list[Gap]:
-    """What a sweep that was stopped has not measured, as far as its own files show it.
-
-    Every setting of a sweep is measured under the same loads, so a load that one has and another lacks is missing there.
-    Settings that the sweep had not begun are in none of its files.
-    """
-    missing = []
-    for kind, group in by_kind(found).items():
-        wanted = sorted({load.value for curve in group for load in curve.loads})
-        have = {curve.digest: {load.value for load in curve.loads} for curve in group}
-        for digest, one in settings.items():
-            lacks = tuple(load for load in wanted if load not in have.get(digest, set()))
-            if lacks:
-                missing.append(Gap(str(one), kind, lacks))
-    return missing

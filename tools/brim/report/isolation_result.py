@@ -1,4 +1,4 @@
-"""``isolation.json`` as far as a report shows it; the page beside it (``brim.isolation.page``) shows the rest."""
+"""``isolation.json``: the options of a run, and the results of its checks as the suite made them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,11 @@ import shlex
 
 from pydantic import BaseModel, ConfigDict
 
-from brim.isolation.judge import HURT, Verdict
-
-
-class Check(BaseModel):
-    """One check: ``brim.isolation.result.Result``."""
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    ok: bool
-    skipped: bool
-    sent: int
-    right: int
-    own_error: int
-    cancelled: int
-    wrong: int
-    neighbour_errors: int
-    hung: int
-    message: str
-    mean_batch: float | None
-
-    @property
-    def hurt(self) -> int:
-        """Requests that a neighbour, or no answer, has hurt."""
-        return sum(getattr(self, one.value) for one in HURT)
+from brim.isolation.result import Result
 
 
 class Isolation(BaseModel):
-    """The whole file, with the options of its run."""
+    """What a report shows of the file; the page beside it (``brim.isolation.page``) shows the rest."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,7 +22,7 @@ class Isolation(BaseModel):
     tolerance: float
     poison_share: float
     took_us: int
-    checks: list[Check]
+    checks: list[Result]
 
     @property
     def command(self) -> str:
@@ -60,8 +36,3 @@ class Isolation(BaseModel):
         }
         words = [word for flag, value in given.items() for word in (flag, str(value))]
         return shlex.join(["brim", "isolate", self.model, *words])
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Requests by verdict over all checks."""
-        return {one.value: sum(getattr(check, one.value) for check in self.checks) for one in Verdict}

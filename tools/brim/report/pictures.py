@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from brim.isolation.page import shown as visible
 from brim.measure import plot
 from brim.measure.accounting import Objective
-from brim.measure.sweep import CLOSED
+from brim.measure.asked import CLOSED
 from brim.report.curves import Curve, Load
 from brim.report.document import Picture
 from brim.report.inline_svg import INK, SVG_STYLE, inline_svg
@@ -28,7 +28,7 @@ WIDTH_IN = 10.0
 PANELS_HEIGHT_IN = 3.4
 LEGEND_LINE_IN = 0.22
 GREY = "#9A9A9A"
-LOOKS = (
+LOOKS: tuple[tuple[str, object, str], ...] = (
     (plot.BLUE, "-", "o"),
     (plot.VERMILION, "--", "s"),
     (plot.GREEN, "-.", "^"),
@@ -70,6 +70,21 @@ class Panel:
     between: Callable[[Load], tuple[float, float] | None] | None = None
     mark: float | None = None
     may_be_logarithmic: bool = False
+
+
+def label_text(words: str, width: int) -> str:
+    """Words from a file as a drawing can carry them: a few lines, and nothing that XML or a legend leaves out."""
+    lines = textwrap.wrap(str(visible(words)), width, max_lines=LABEL_LINES, placeholder=" ...")
+    # A legend passes over labels that begin with an underscore.
+    return "\n".join(lines).replace("_", " _", 1) if lines and lines[0].startswith("_") else "\n".join(lines)
+
+
+def canvas(height_in: float, name: str) -> Figure:
+    """An empty figure of a page's width; ``name`` goes before every id."""
+    drawn = Figure(figsize=(WIDTH_IN, height_in), facecolor="white")
+    drawn.set_layout_engine("constrained", h_pad=0.06, w_pad=0.12)
+    drawn.set_gid(name)
+    return drawn
 
 
 def latency_percentiles(objective: Objective | None) -> list[str]:
@@ -120,10 +135,10 @@ def against_load(name: str, shown: Sequence[Curve], grey: Sequence[Curve], panel
         grey: all others.
         panels: at least one.
     """
-    labels = [_label(curve.label, LABEL_WIDTH) for curve in shown]
+    labels = [label_text(curve.label, LABEL_WIDTH) for curve in shown]
     lines = sum(1 + label.count("\n") for label in labels) / 2 + 3
     with plot.style(SVG_STYLE):
-        drawn = _figure(PANELS_HEIGHT_IN + LEGEND_LINE_IN * lines, name)
+        drawn = canvas(PANELS_HEIGHT_IN + LEGEND_LINE_IN * lines, name)
         for axes, panel in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             values = [value for curve in grey for value in _line(axes, curve, panel, GREY, "-", "", 0.8)]
             for curve, (color, dashes, marker) in zip(shown, LOOKS, strict=False):
@@ -164,7 +179,7 @@ def batch_sizes(name: str, curve: Curve) -> Picture:
     columns = 2 if len(loads) in (2, 4) else min(3, len(loads))
     rows = math.ceil(len(loads) / columns)
     with plot.style(SVG_STYLE):
-        drawn = _figure(0.2 + plot.SIZES_HEIGHT_IN * rows, name)
+        drawn = canvas(0.2 + plot.SIZES_HEIGHT_IN * rows, name)
         grid = drawn.subplots(rows, columns, squeeze=False)
         for index, axes in enumerate(grid.flat):
             if index >= len(loads):
@@ -213,7 +228,7 @@ def pareto(name: str, places: Sequence[Place], *, capacity: str, latency: str, l
         limit_us: latency of the SLO, drawn where it is not far above everything.
     """
     with plot.style(SVG_STYLE):
-        drawn = _figure(4.6, name)
+        drawn = canvas(4.6, name)
         axes = drawn.subplots()
         front = sorted((place for place in places if place.in_front), key=lambda place: place.capacity)
         behind = [place for place in places if not place.in_front]
@@ -232,15 +247,15 @@ def pareto(name: str, places: Sequence[Place], *, capacity: str, latency: str, l
         named = [place for place in places if place.in_front or place.chosen]
         for place in named[:MOST_NAMES]:
             axes.annotate(
-                _label(place.label, NAME_WIDTH),
+                label_text(place.label, NAME_WIDTH),
                 (place.capacity, us_to_ms(place.latency_us)),
                 xytext=(11, -6),
                 textcoords="offset points",
                 fontsize=7.5,
                 va="top",
             )
-        axes.set_xlabel(_label(capacity, LABEL_WIDTH))
-        axes.set_ylabel(_label(latency, LABEL_WIDTH))
+        axes.set_xlabel(label_text(capacity, LABEL_WIDTH))
+        axes.set_ylabel(label_text(latency, LABEL_WIDTH))
         drawn.legend(loc="outside lower center", ncols=4, frameon=False)
         return Picture(
             inline_svg(drawn, name), f"Capacity against latency of {len(places)} settings, {len(front)} in the front"
@@ -257,11 +272,11 @@ def predicted_against_measured(name: str, panels: Mapping[str, Sequence[Pair]]) 
     curves = list(dict.fromkeys(pair.curve for pairs in panels.values() for pair in pairs))
     lines = (len(curves) + 3) / 2
     with plot.style(SVG_STYLE):
-        drawn = _figure(PANELS_HEIGHT_IN + LEGEND_LINE_IN * lines, name)
+        drawn = canvas(PANELS_HEIGHT_IN + LEGEND_LINE_IN * lines, name)
         for axes, (title, pairs) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             _scatter(axes, title, pairs, curves)
         handles: list[Artist] = [
-            Line2D([], [], color=color, linestyle="none", marker=marker, label=_label(curve, LABEL_WIDTH))
+            Line2D([], [], color=color, linestyle="none", marker=marker, label=label_text(curve, LABEL_WIDTH))
             for curve, (color, marker) in _markers(curves).items()
         ]
         handles.append(Line2D([], [], color=INK, linewidth=1, label="predicted = measured"))
@@ -280,7 +295,7 @@ def launch_reasons(name: str, bars: Sequence[tuple[str, Mapping[str, int]]]) -> 
     """
     reasons = list(dict.fromkeys(reason for _, counts in bars for reason, count in counts.items() if count))
     with plot.style(SVG_STYLE):
-        drawn = _figure(1.3 + 0.34 * len(bars), name)
+        drawn = canvas(1.3 + 0.34 * len(bars), name)
         axes = drawn.subplots()
         for row, (_, counts) in enumerate(bars):
             start, total = 0.0, sum(counts.values())
@@ -289,31 +304,17 @@ def launch_reasons(name: str, bars: Sequence[tuple[str, Mapping[str, int]]]) -> 
                 if share:
                     axes.barh(row, share, left=start, color=color, edgecolor="#FFFFFF", hatch=hatch, height=0.7)
                 start += share
-        axes.set_yticks(range(len(bars)), [_label(label, LABEL_WIDTH) for label, _ in bars])
+        axes.set_yticks(range(len(bars)), [label_text(label, LABEL_WIDTH) for label, _ in bars])
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("share of the batches")
         handles = [
-            Patch(facecolor=color, edgecolor="#FFFFFF", hatch=hatch, label=_label(reason, LABEL_WIDTH))
+            Patch(facecolor=color, edgecolor="#FFFFFF", hatch=hatch, label=label_text(reason, LABEL_WIDTH))
             for reason, (color, _, _), hatch in zip(reasons, LOOKS, HATCHES, strict=False)
         ]
         drawn.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False)
         return Picture(inline_svg(drawn, name), f"Launch reasons of {len(bars)} loads: {', '.join(reasons)}")
-
-
-def _label(words: str, width: int) -> str:
-    """Words from a file as a drawing can carry them: a few lines, and nothing that XML or a legend leaves out."""
-    lines = textwrap.wrap(str(visible(words)), width, max_lines=LABEL_LINES, placeholder=" ...")
-    # A legend passes over labels that begin with an underscore.
-    return "\n".join(lines).replace("_", " _", 1) if lines and lines[0].startswith("_") else "\n".join(lines)
-
-
-def _figure(height_in: float, name: str) -> Figure:
-    drawn = Figure(figsize=(WIDTH_IN, height_in), facecolor="white")
-    drawn.set_layout_engine("constrained", h_pad=0.06, w_pad=0.12)
-    drawn.set_gid(name)
-    return drawn
 
 
 def _line(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,18 +14,25 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from brim.errors import InputError
 from brim.isolation.record import JSON_NAME as ISOLATION_FILE
 from brim.isolation.record import PAGE_NAME as ISOLATION_PAGE
+from brim.measure.asked import FILE_NAME as ASKED_FILE
+from brim.measure.asked import Asked
+from brim.measure.open_point import FILE_NAME as OPEN_FILE
+from brim.measure.open_point import OpenPoint
 from brim.measure.plan import Mode
 from brim.measure.point import FILE_NAME as POINTS_FILE
 from brim.measure.point import Point
-from brim.measure.sweep import CONFIGURATIONS_FILE, Settings
+from brim.measure.sweep import Settings
+from brim.measure.sweep_run import CONFIGURATIONS_FILE, FAILURES_FILE
 from brim.report.choice import FILE_NAME as CHOICE_FILE
 from brim.report.choice import Choice, ChoiceFile, Interrupted, TuneRun
 from brim.report.isolation_result import Isolation
+from brim.report.load_test import FILE_NAME as LOAD_TEST_FILE
+from brim.report.load_test import LoadTest
 from brim.report.simulation_check import FILE_NAME as SIMULATION_FILE
 from brim.report.simulation_check import SimulationCheck
 
-KNOWN = (POINTS_FILE, CHOICE_FILE, SIMULATION_FILE, ISOLATION_FILE)
-"""Files that make a section. configurations.json says only what the points are of."""
+KNOWN = (POINTS_FILE, OPEN_FILE, ASKED_FILE, CHOICE_FILE, SIMULATION_FILE, LOAD_TEST_FILE, ISOLATION_FILE)
+"""Files that make a section. configurations.json says only what the points are of, and failures.jsonl why some are not."""
 MOST_BYTES = 128 * 1024**2
 """Of one file. A measured point is about 2 KB, so this is room for some 60,000 of them."""
 MOST_FAULTS = 20
@@ -33,6 +40,16 @@ MOST_FAULTS = 20
 LITERALS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
 T = TypeVar("T")
+
+
+class FailedLoad(BaseModel):
+    """What a sweep could not measure: ``brim.measure.sweep_run.Failure``. Without a load it is the whole configuration."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: Settings
+    load: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +60,15 @@ class Documents:
         name: of the folder.
         points: of ``brim sweep`` or ``brim measure``, in the order of the file.
         runs: of ``brim tune``, in the order of the file.
-        torn: numbers of the lines that were cut short by the end of the process that wrote them.
+        open_points: of ``brim measure --open-loop``, in the order of the file.
+        torn: lines that were cut short by the end of the process that wrote them, as ``FILE:NUMBER``.
         settings: of a sweep, by the digest of the configuration.
+        asked: what the sweep was asked to measure; None for one that did not record it, and where there was none.
+        failures: what it could not measure, and why, in the order of the file.
         choice: of ``brim tune``.
         interrupted: of one that was stopped before it had a choice.
         simulation: predictions beside measurements.
+        load_test: of a load test.
         isolation: of ``brim isolate``.
         isolation_page: whether its own page lies beside it.
     """
@@ -55,13 +76,22 @@ class Documents:
     name: str
     points: tuple[Point, ...] = ()
     runs: tuple[TuneRun, ...] = ()
-    torn: tuple[int, ...] = ()
+    open_points: tuple[OpenPoint, ...] = ()
+    torn: tuple[str, ...] = ()
     settings: Mapping[str, Settings] = field(default_factory=dict)
+    asked: Asked | None = None
+    failures: tuple[FailedLoad, ...] = ()
     choice: Choice | None = None
     interrupted: Interrupted | None = None
     simulation: SimulationCheck | None = None
+    load_test: LoadTest | None = None
     isolation: Isolation | None = None
     isolation_page: bool = False
+
+    @property
+    def every_point(self) -> tuple[Point | OpenPoint, ...]:
+        """Of perf_analyzer and of the open-loop driver."""
+        return (*self.points, *self.open_points)
 
 
 class _Note(BaseModel):
@@ -91,18 +121,33 @@ def read_run(folder: Path) -> Documents:
             hint="`brim sweep NAME --out DIR` makes a run folder with measurements",
         )
     faults: list[str] = []
-    points, runs, torn = _lines(folder / POINTS_FILE, faults)
+    torn: list[str] = []
+    runs: list[TuneRun] = []
+
+    def point_or_run(document: Any) -> Point | None:
+        if isinstance(document, dict) and "setting" in document:
+            runs.append(TuneRun.model_validate(document))
+            return None
+        return _usable(Point.from_json(document))
+
+    points = _lines(folder / POINTS_FILE, point_or_run, "a measured point", faults, torn)
+    open_points = _lines(folder / OPEN_FILE, _usable_open, "a point of the open-loop driver", faults, torn)
+    failures = _lines(folder / FAILURES_FILE, FailedLoad.model_validate, "what a sweep could not measure", faults, torn)
     notes = _document(folder / CONFIGURATIONS_FILE, TypeAdapter(dict[str, _Note]), faults) or {}
     tuning: Choice | Interrupted | None = _document(folder / CHOICE_FILE, TypeAdapter(ChoiceFile), faults)
     documents = Documents(
         name=folder.resolve().name,
-        points=tuple(points),
+        points=tuple(point for point in points if point is not None),
         runs=tuple(runs),
+        open_points=tuple(open_points),
         torn=tuple(torn),
         settings={note.config_digest: note.settings for note in notes.values()},
+        asked=_document(folder / ASKED_FILE, TypeAdapter(Asked), faults),
+        failures=tuple(failures),
         choice=tuning if isinstance(tuning, Choice) else None,
         interrupted=tuning if isinstance(tuning, Interrupted) else None,
         simulation=_document(folder / SIMULATION_FILE, TypeAdapter(SimulationCheck), faults),
+        load_test=_document(folder / LOAD_TEST_FILE, TypeAdapter(LoadTest), faults),
         isolation=_document(folder / ISOLATION_FILE, TypeAdapter(Isolation), faults),
         isolation_page=(folder / ISOLATION_PAGE).is_file(),
     )
@@ -113,31 +158,25 @@ def read_run(folder: Path) -> Documents:
     return documents
 
 
-def _lines(path: Path, faults: list[str]) -> tuple[list[Point], list[TuneRun], list[int]]:
-    """The points, the runs of a tuning, and the numbers of lines that were cut short."""
+def _lines(path: Path, made: Callable[[Any], T], what: str, faults: list[str], torn: list[str]) -> list[T]:
+    """What the lines hold; lines that were cut short are noted in ``torn``, and whatever else is wrong in ``faults``."""
     text = _text(path, faults)
-    points: list[Point] = []
-    runs: list[TuneRun] = []
-    torn: list[int] = []
+    found: list[T] = []
     wrong: list[str] = []
     for number, line in enumerate((text or "").split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            document = _parse(line)
-            if isinstance(document, dict) and "setting" in document:
-                runs.append(TuneRun.model_validate(document))
-            else:
-                points.append(_usable(Point.from_json(document)))
+            found.append(made(_parse(line)))
         except json.JSONDecodeError as error:
             if _is_cut_short(line, error):
-                torn.append(number)
+                torn.append(f"{path.name}:{number}")
             else:
                 wrong.append(f"{path}:{number}:{error.colno}: not JSON: {error.msg}")
         except (ValidationError, ValueError, RecursionError) as error:
-            wrong.append(f"{path}:{number}: not a measured point: {_first(error)}")
+            wrong.append(f"{path}:{number}: not {what}: {_first(error)}")
     faults += _some(path, wrong)
-    return points, runs, torn
+    return found
 
 
 def _usable(point: Point) -> Point:
@@ -149,10 +188,25 @@ def _usable(point: Point) -> Point:
     value = point.concurrency if point.mode is Mode.CONCURRENCY else point.rate
     if value is None or value <= 0:
         raise ValueError(f"{point.mode.value}: {value}, a load above 0 is expected")
-    for percentile in point.latency_us:
+    _check_percentiles(point.latency_us)
+    return point
+
+
+def _usable_open(document: Any) -> OpenPoint:
+    """A run of the open-loop driver that can be placed.
+
+    Raises:
+        ValueError: it cannot, or is none.
+    """
+    point = OpenPoint.model_validate(document)
+    _check_percentiles(point.latency_us)
+    return point
+
+
+def _check_percentiles(latency_us: Mapping[str, int]) -> None:
+    for percentile in latency_us:
         if not 0 < float(percentile) <= 100:
             raise ValueError(f"latency_us: {percentile!r} is no percentile, 0 to 100 is expected")
-    return point
 
 
 def _parse(text: str) -> Any:

@@ -13,8 +13,9 @@ from brim.report.choice import Choice, Predicted
 from brim.report.curves import rate_text
 from brim.report.document import Figure, Section, Table
 from brim.report.front import pareto_front
+from brim.report.groups import Origin
 from brim.report.launches import REQUESTS, SEED, launch_reasons
-from brim.report.measured import Origin, pareto_figure
+from brim.report.pareto import pareto_figure
 from brim.report.simulation_check import Pair
 from brim.report.words import in_a_line, milliseconds, number, objective_text, percent
 from brim.units import us_to_ms
@@ -54,6 +55,8 @@ def verdict(choice: Choice) -> str:
 def chosen(choice: Choice) -> Section:
     """Why this setting, and the settings that were verified on the server, predicted beside measured."""
     sentences = [choice.why, *([choice.way_out] if choice.way_out else []), *choice.notes]
+    sentences += [f"Limit: {choice.limits.why}."] if choice.limits is not None else []
+    sentences += [f"{name.capitalize()}: {reason.why}." for name, reason in choice.weighed.items()]
     if choice.candidates is not None:
         looked = choice.candidates
         sentences.append(

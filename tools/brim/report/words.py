@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from brim.isolation.page import condition
 from brim.measure.accounting import Objective
+from brim.measure.open_point import OpenPoint
 from brim.measure.point import Point
 from brim.report.curves import Load
 from brim.units import us_to_ms
@@ -46,16 +47,15 @@ def remarks(load: Load) -> str:
             ("windows did not agree", not load.stable),
             ("the load generator set the figure", load.generator_bound),
             ("others used the model too", not load.settled),
-            (f"{load.point.failed if load.point else 0} failed", bool(load.point and load.point.failed)),
-            (load.point.note if load.point else "", bool(load.point and load.point.note)),
+            (load.note, bool(load.note)),
         )
         if applies
     ]
     return "; ".join(found)
 
 
-def conditions_of(points: Sequence[Point]) -> dict[str, str]:
-    """Under what perf_analyzer's points were measured, by name: each distinct value once, numbers and times as a range."""
+def conditions_of(points: Sequence[Point | OpenPoint]) -> dict[str, str]:
+    """Under what points were measured, by name: each distinct value once, numbers and times as a range."""
     sources = [point.provenance for point in points]
 
     def each(values: Sequence[str]) -> str:
@@ -65,7 +65,7 @@ def conditions_of(points: Sequence[Point]) -> dict[str, str]:
     times = sorted(source.started_at for source in sources)
     return {
         "server": each([source.server for source in sources]),
-        "load generator": each([f"perf_analyzer {source.perf_analyzer} ({source.origin})" for source in sources]),
+        "load generator": each([source.generator for source in sources]),
         "cores": each([str(source.usable_cores) for source in sources]) + ", shared by server and generator",
         "load average before": between(min(loads), max(loads), 2),
         "measured": times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}",

@@ -1,49 +1,50 @@
-"""``brim measure``: the real perf_analyzer against a service, with Triton's own batch statistics around every point."""
+"""``brim measure``: a service under load, with Triton's own batch statistics around every point.
+
+The load comes from the real perf_analyzer, or with ``--open-loop`` from Brim's own driver (``measure_open``).
+"""
 
 from __future__ import annotations
 
-import errno
-import http.client
-import json
-import math
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from tritonclient.utils import InferenceServerException
 
 from brim.cli.app import JsonFlag
-from brim.cli.commands.serve import STOP_SIGNALS, canaries, new_log, require_artifacts, stop_on_signal
+from brim.cli.commands.measure_open import OpenLoopOptions, measure_open_loop
+from brim.cli.commands.measure_target import (
+    INTERRUPTED,
+    check_running,
+    kept_in,
+    numbers,
+    payload,
+    serve_until_the_end,
+)
+from brim.cli.commands.serve import require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say
 from brim.config.generate import Profile
-from brim.errors import InputError, ServerFailed
+from brim.errors import InputError
 from brim.measure.input_data import write_input_data
 from brim.measure.launcher import find_launcher
-from brim.measure.measure import ask_target
 from brim.measure.measure import measure as measure_points
 from brim.measure.plan import Distribution, Mode, Plan, Protocol
 from brim.measure.point import FILE_NAME, Point
+from brim.measure.schedule import Arrivals
 from brim.paths import Project, find_project
-from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint, endpoint_from_url
 from brim.service.load import find_service
-from brim.service.samples import Row, random_rows, sample_rows
 from brim.service.schema import Service
 from brim.units import ms_to_us, us_to_ms
-from brim_export.known_answers import known_answers
 
-ROWS = 200
-"""Different rows that the generator hands out in turn."""
 CONCURRENCIES = "1,10,100,200"
+WINDOW_MS = 2_000
+MAX_TRIALS = 10
+STABILITY_PERCENT = 10.0
 PICTURE = "measurements.svg"
-INTERRUPTED = 130
-ANSWER_TIMEOUT_S = 10.0
-LONGEST_METADATA = 1 << 20
 COLUMNS = {
     "load": 14,
     "infer/s": 9,
@@ -58,43 +59,36 @@ COLUMNS = {
 """Titles and widths: a row is shown as soon as its point has ended, so none can wait for the widest."""
 
 
-def numbers(text: str, option: str) -> tuple[float, ...]:
-    """``"1,10,100"`` as numbers.
-
-    Raises:
-        InputError: a part is no finite number, or there is none; every such part at once.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    wrong = [part for part in parts if not _is_finite(part)]
-    if wrong:
-        raise InputError(
-            f"{option} {text}: " + ", ".join(repr(part) for part in wrong) + ": a number is expected",
-            hint=f"numbers with commas between, such as {CONCURRENCIES}",
-        )
-    return tuple(float(part) for part in parts)
-
-
-def _is_finite(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-def payload(service: Service, *, seed: int) -> list[Row]:
-    """Rows without the batch dimension: varied ones where the model's source has some, else samples, else random."""
-    known = known_answers(service, ROWS, seed=seed)
-    rows = known.requests if known else sample_rows(service) or random_rows(service, ROWS, seed=seed)
-    return [{name: array[0] for name, array in row.items()} for row in rows]
-
-
 def measure(
     name: Annotated[str, typer.Argument(help="A service.")],
     concurrency: Annotated[
         str | None, typer.Option(help=f"Closed loop: callers, such as {CONCURRENCIES} (the default).")
     ] = None,
-    rate: Annotated[str | None, typer.Option(help="Open loop: requests a second, such as 50,100.")] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(help="Open loop: requests a second, such as 50,100; with --open-loop the service's traffic."),
+    ] = None,
     constant: Annotated[bool, typer.Option("--constant", help="Equal gaps instead of Poisson arrivals.")] = False,
+    open_loop: Annotated[
+        bool,
+        typer.Option("--open-loop", help="Brim's own driver: latency from when a request was due, goodput, overload."),
+    ] = False,
+    arrival: Annotated[
+        Arrivals | None,
+        typer.Option(help="--open-loop: one run a rate, or through all rates (ramp, steps); poisson when absent."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help='--open-loop: repeat recorded arrivals, JSON lines of {"offset_us": 1250}.')
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="--open-loop: seconds of each run; 10, or the trace's own length, when absent.")
+    ] = None,
+    give_up_ms: Annotated[
+        float | None, typer.Option(help="--open-loop: callers leave then; what the service file says when absent.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="--open-loop: driver processes that share a schedule; 1 when absent.")
+    ] = None,
     protocol: Annotated[Protocol, typer.Option(help="How requests travel.")] = Protocol.GRPC,
     url: Annotated[
         str | None, typer.Option(help="A server that already runs, by its HTTP address; one is started when absent.")
@@ -102,10 +96,14 @@ def measure(
     grpc_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The gRPC port at --url; the HTTP port plus one when absent.")
     ] = None,
-    window_ms: Annotated[int, typer.Option(min=100, help="One measurement window.")] = 2000,
-    stability_percent: Annotated[float, typer.Option(help="Three windows must agree within this.")] = 10.0,
-    max_trials: Annotated[int, typer.Option(min=3, help="Windows at most.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="For the rows that are sent.")] = 0,
+    window_ms: Annotated[
+        int | None, typer.Option(min=100, help=f"One measurement window; {WINDOW_MS} when absent.")
+    ] = None,
+    stability_percent: Annotated[
+        float, typer.Option(help="Three windows, or the thirds of an open-loop run, must agree within this.")
+    ] = STABILITY_PERCENT,
+    max_trials: Annotated[int | None, typer.Option(min=3, help=f"Windows at most; {MAX_TRIALS} when absent.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For the rows that are sent, and for arrivals of --open-loop.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; an earlier one of the same plan is taken up again.")
     ] = None,
@@ -118,21 +116,50 @@ def measure(
         )
     if grpc_port is not None and url is None:
         raise InputError("--grpc-port without --url", hint="a server that is started here chooses its own ports")
+    _check_generator(
+        open_loop,
+        {
+            "--arrival": arrival,
+            "--trace": trace,
+            "--duration": duration,
+            "--give-up-ms": give_up_ms,
+            "--processes": processes,
+        },
+        {
+            "--concurrency": concurrency,
+            "--constant": constant or None,
+            "--window-ms": window_ms,
+            "--max-trials": max_trials,
+        },
+    )
     project = find_project()
     service = find_service(project.services, name)
+    # Where the metrics page is would be a guess, and nothing of it is in a point.
+    running = None if url is None else replace(endpoint_from_url(url, grpc_port=grpc_port), metrics=None)
+    folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-measure-{service.name}"
+    if open_loop:
+        options = OpenLoopOptions(
+            rates=None if rate is None else numbers(rate, "--rate"),
+            arrival=arrival,
+            trace=trace,
+            duration_s=duration,
+            give_up_ms=give_up_ms,
+            processes=processes or 1,
+            protocol=protocol,
+            stability_percent=stability_percent,
+            seed=seed,
+        )
+        return measure_open_loop(project, service, options, running, folder, as_json=as_json)
     closed = numbers(CONCURRENCIES if concurrency is None else concurrency, "--concurrency")
     plan = Plan(
         mode=Mode.CONCURRENCY if rate is None else Mode.RATE,
         values=closed if rate is None else numbers(rate, "--rate"),
         protocol=protocol,
         distribution=Distribution.CONSTANT if constant else Distribution.POISSON,
-        window_ms=window_ms,
+        window_ms=WINDOW_MS if window_ms is None else window_ms,
         stability_percent=stability_percent,
-        max_trials=max_trials,
+        max_trials=MAX_TRIALS if max_trials is None else max_trials,
     )
-    # Where the metrics page is would be a guess, and nothing of it is in a point.
-    running = None if url is None else replace(endpoint_from_url(url, grpc_port=grpc_port), metrics=None)
-    folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-measure-{service.name}"
     shown: list[Point] = []
     show = say if as_json else put
 
@@ -161,6 +188,23 @@ def measure(
     return 0
 
 
+def _check_generator(open_loop: bool, own: dict[str, object], of_perf_analyzer: dict[str, object]) -> None:
+    """No option of the other load generator.
+
+    Raises:
+        InputError: there is one; all of them at once.
+    """
+    lost = [name for name, value in (of_perf_analyzer if open_loop else own).items() if value is not None]
+    if not lost:
+        return
+    if open_loop:
+        raise InputError(
+            f"{', '.join(lost)} beside --open-loop",
+            hint="those are perf_analyzer's; the open loop has --rate, --arrival (constant is one), --trace and --duration",
+        )
+    raise InputError(f"{', '.join(lost)} without --open-loop", hint="--open-loop takes Brim's own driver")
+
+
 def _measure(
     project: Project,
     service: Service,
@@ -174,12 +218,12 @@ def _measure(
     if running is None:
         require_artifacts(project, [service], Profile.DEFAULT)
     else:
-        _check_running(running, service.name, plan.protocol)
+        check_running(running, service.name, plan.protocol)
     launcher = find_launcher(project.cache_folder(), on_progress=say)
-    with _kept_in(folder), ExitStack() as stack:
+    with kept_in(folder), ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         plan = replace(plan, input_data=write_input_data(folder / "rows.json", payload(service, seed=seed)))
-        endpoint = running or _serve(stack, project, service)
+        endpoint = running or serve_until_the_end(stack, project, service)
         measure_points(
             endpoint,
             service.name,
@@ -192,85 +236,6 @@ def _measure(
         )
 
 
-def _check_running(endpoint: Endpoint, model: str, protocol: Protocol) -> None:
-    """Refuse an address at which there is nothing to measure, before anything is written.
-
-    Raises:
-        ServerFailed: nothing answers there, or something that is no KServe v2 server.
-        InputError: the server does not know the model.
-    """
-    connection = http.client.HTTPConnection(endpoint.http, timeout=ANSWER_TIMEOUT_S)
-    try:
-        connection.request("GET", "/v2")
-        said = json.loads(connection.getresponse().read(LONGEST_METADATA))
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        said = repr(error)
-    finally:
-        connection.close()
-    if not isinstance(said, dict) or "extensions" not in said:
-        raise ServerFailed(
-            f"{endpoint.http}: no KServe v2 server answers over HTTP: {str(said)[:200]}",
-            hint="start one with `brim serve`, and give the HTTP address that it prints",
-        )
-    ask_target(endpoint, model)
-    if protocol is Protocol.GRPC:
-        with closing(endpoint.grpc_client()) as client:
-            try:
-                client.get_model_metadata(model, client_timeout=ANSWER_TIMEOUT_S)
-            except InferenceServerException as error:
-                raise ServerFailed(
-                    f"{endpoint.grpc}: {model} does not answer over gRPC: {error.message()}",
-                    hint="--grpc-port tells where the server's gRPC side is; --protocol http goes without",
-                ) from error
-
-
-@contextmanager
-def _kept_in(folder: Path) -> Iterator[None]:
-    """Say which file or folder of the run folder cannot be read or written, and why.
-
-    Raises:
-        InputError: anything of the kind but a full disk, which has its own error.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC or not _on_the_way(error.filename, folder):
-            raise
-        raise InputError(
-            f"{error.filename}: {error.strerror}: the run folder {folder} cannot be used",
-            hint="--out wants a folder that is not there yet, or one of an earlier run",
-        ) from error
-
-
-def _on_the_way(path: object, folder: Path) -> bool:
-    """Whether an error's path is the folder, above it or in it; an error need not have one."""
-    if not isinstance(path, str | Path):
-        return False
-    found, folder = Path(path).absolute(), folder.absolute()
-    return found.is_relative_to(folder) or folder.is_relative_to(found)
-
-
-def _serve(stack: ExitStack, project: Project, service: Service) -> Endpoint:
-    server = EmbeddedServer(
-        project.model_repository,
-        [service.name],
-        cache=project.cache,
-        log_file=new_log(project),
-        canaries=canaries([service]),
-        on_progress=say,
-    )
-    endpoint = stack.enter_context(server).endpoint
-    # On the way out a signal has nothing left to interrupt but the end of the server, which must not be cut short.
-    stack.callback(_disregard_signals)
-    return endpoint
-
-
-def _disregard_signals() -> None:
-    """Until the end of ``stop_on_signal``'s block, which puts the handlers back."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _draw(points: Sequence[Point], folder: Path, service: Service, plan: Plan) -> Path | None:
     """The picture; None where matplotlib is not installed, since the figures are there without it."""
     try:
@@ -279,7 +244,7 @@ def _draw(points: Sequence[Point], folder: Path, service: Service, plan: Plan) -
         say(f"no picture: {error}")
         return None
     loop = "closed loop" if plan.mode is Mode.CONCURRENCY else f"open loop, {plan.distribution.value} arrivals"
-    with _kept_in(folder):
+    with kept_in(folder):
         picture = draw(
             points,
             folder / PICTURE,

@@ -24,7 +24,9 @@ PERCENTILE = 99.0
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of `brim sweep`, `measure`, `tune` or `isolate`.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of `brim sweep`, `measure`, `tune`, `load` or `isolate`.")
+    ],
     slo_ms: Annotated[
         float | None, typer.Option(help="Latency of the SLO, instead of what choice.json or the service file says.")
     ] = None,
@@ -73,7 +75,16 @@ def _objective(documents: Documents) -> tuple[Objective | None, str]:
     choice = documents.choice
     if choice is not None:
         return Objective(percentile=choice.slo.percentile, latency_us=choice.slo.latency_us), "choice.json"
-    models = {point.model for point in documents.points}
+    # A run of the open-loop driver was held against this; the service file may have changed since.
+    counted = {(point.slo.percentile, point.slo.latency_us) for point in documents.open_points if point.slo is not None}
+    if len(counted) == 1 and not documents.points:
+        ((percentile, latency_us),) = counted
+        return Objective(percentile=percentile, latency_us=latency_us), "openloop.jsonl"
+    if documents.load_test is not None and not documents.points and not documents.open_points:
+        return documents.load_test.objective, "loadtest.json"
+    models = {point.model for point in documents.every_point}
+    if documents.asked is not None:
+        models.add(documents.asked.model)
     if documents.interrupted is not None:
         models.add(documents.interrupted.service)
     if len(models) != 1:

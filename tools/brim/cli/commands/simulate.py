@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from brim.batcher.simulate import simulate as replay
 from brim.cli.app import JsonFlag
 from brim.cli.output import put, put_answer, say, table_text
 from brim.config.textformat import MAX_BYTES, parse
-from brim.errors import InputError
+from brim.errors import InputError, MissingTool
 from brim.findings import Severity, has_errors
+from brim.measure.arrivals import read_trace
 from brim.units import us_to_ms
 
+PICTURES = (".svg", ".png")
 REQUESTS = 10_000
 FEW_BATCHES = 40
 """Batches that the words for people list."""
@@ -42,6 +45,10 @@ def simulate(
     waited_us: Annotated[
         int | None, typer.Option(help="How long those have already waited then; 0 when absent.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help='Repeat recorded arrivals: JSON lines of {"offset_us": 1250}, as `brim measure` does.'),
+    ] = None,
     requests: Annotated[int | None, typer.Option(help=f"Requests in all; {REQUESTS} when absent.")] = None,
     instances: Annotated[int | None, typer.Option(help="Instances, instead of what the configuration says.")] = None,
     shared_device: Annotated[
@@ -56,16 +63,22 @@ def simulate(
         float, typer.Option(help="With a queue policy: share of executions whose end the batcher misses.")
     ] = LOST_WAKEUP,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw it into this .svg or .png file.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Predict latency, batch sizes and refusals of a configuration, without a server."""
     _check_choice(
-        {"--rate": rate, "--concurrency": concurrency, "--waiting": waiting_requests},
+        {"--rate": rate, "--trace": trace, "--concurrency": concurrency, "--waiting": waiting_requests},
         {"--arrival": ("--rate", arrival), "--think-us": ("--concurrency", think_us)}
         | {"--waited-us": ("--waiting", waited_us)},
     )
-    if waiting_requests is not None and requests is not None:
-        raise InputError("--requests beside --waiting", hint="--waiting says already how many requests there are")
+    for name, given in (("--waiting", waiting_requests), ("--trace", trace)):
+        if given is not None and requests is not None:
+            raise InputError(f"--requests beside {name}", hint=f"{name} says already how many requests there are")
+    if plot is not None and plot.suffix.lower() not in PICTURES:
+        raise InputError(
+            f"--plot {plot}: a name that ends in {' or '.join(PICTURES)} is expected", hint="such as run.svg"
+        )
     settings = _settings(config, instances)
     machine = Machine(
         _batch_time(tau, tau0_us, alpha_us),
@@ -81,6 +94,8 @@ def simulate(
     traffic: Traffic
     if waiting_requests is not None:
         traffic = waiting(waiting_requests, waited_us=waited_us or 0)
+    elif trace is not None:
+        traffic = OpenLoop(read_trace(trace))
     elif concurrency is not None:
         traffic = ClosedLoop(concurrency, count, think_us or 0)
     else:
@@ -88,16 +103,48 @@ def simulate(
         traffic = _open_loop(arrival or Arrival.POISSON, rate, count, seed)
     if not settings.batches:
         say(f"{config} has no dynamic_batching: every request is a batch")
+    began_ns = perf_counter_ns()
     result = replay(settings, machine, traffic, seed=seed)
-    data: dict[str, Any] = result.as_json()
+    took_s = max(1, perf_counter_ns() - began_ns) / 1e9
+    # Not in the answer: the same seed gives the same one.
+    say(f"{result.offered / took_s:,.0f} requests/s simulated on one core ({result.offered:,} in {took_s:.3f} s)")
+    data: dict[str, Any] = {**result.as_json(), "mean_us": _mean_us(result)}
     if waiting_requests is not None:
         data["batches"] = result.batches.rows.tolist()
         data["reasons"] = [reason.value for _, reason in result.batches.pairs()]
+    if plot is not None:
+        _draw(result, plot, title=f"{config}, simulated: {_load_words(traffic)}")
     if as_json:
         put_answer("simulate", data)
     else:
         put(_words(data, result, lists_batches=waiting_requests is not None))
     return 0
+
+
+def _mean_us(result: Result) -> int | None:
+    """Of answers: beside the percentiles, to show what it hides."""
+    return round(float(result.latency_us.mean())) if len(result.latency_us) else None
+
+
+def _load_words(traffic: Traffic) -> str:
+    if isinstance(traffic, ClosedLoop):
+        return f"{traffic.callers} callers, {traffic.requests} requests"
+    return f"{len(traffic.sent_us)} requests"
+
+
+def _draw(result: Result, path: Path, *, title: str) -> None:
+    """The picture.
+
+    Raises:
+        MissingTool: matplotlib is not installed.
+    """
+    try:
+        from brim.measure.plot_simulation import draw
+    except ImportError as error:
+        raise MissingTool(
+            f"no picture can be drawn: {error}", hint="pip install 'brim[report]' brings what it needs"
+        ) from error
+    say(f"picture: {draw(result, path, title=title)}")
 
 
 def _check_choice(loads: dict[str, Any], details: dict[str, tuple[str, Any]]) -> None:
@@ -159,8 +206,10 @@ def _open_loop(arrival: Arrival, rate: float, count: int, seed: int) -> OpenLoop
 
 def _words(data: dict[str, Any], result: Result, *, lists_batches: bool) -> str:
     """Three tables, and the batches where they were asked for."""
-    figures = Table("p50 ms", "p90 ms", "p99 ms", "answers/s", "mean batch", "fill", "duty")
-    latencies = (None if data[name] is None else us_to_ms(data[name]) for name in ("p50_us", "p90_us", "p99_us"))
+    figures = Table("p50 ms", "p90 ms", "p99 ms", "mean ms", "answers/s", "mean batch", "fill", "duty")
+    latencies = (
+        None if data[name] is None else us_to_ms(data[name]) for name in ("p50_us", "p90_us", "p99_us", "mean_us")
+    )
     figures.add_row(
         *(_number(value, 2) for value in latencies),
         _number(data["throughput"], 1),

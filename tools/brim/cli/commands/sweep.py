@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from brim.cli.app import JsonFlag
-from brim.cli.commands.measure import numbers, payload
+from brim.cli.commands.measure_target import numbers, payload
 from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say
 from brim.config.generate import Profile
@@ -21,8 +21,9 @@ from brim.measure.input_data import write_input_data
 from brim.measure.launcher import find_launcher
 from brim.measure.plan import Distribution, Mode, Plan, Protocol
 from brim.measure.point import FILE_NAME
-from brim.measure.sweep import Failure, SweptPoint, grid
-from brim.measure.sweep import sweep as sweep_points
+from brim.measure.sweep import grid
+from brim.measure.sweep_run import Failure, SweptPoint
+from brim.measure.sweep_run import sweep as sweep_points
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
