@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from brim.gateway.admission import Admission, ClassBounds, admissions, class_bound, in_flight_bound
 from brim.gateway.limits import RequestLimits, request_limits
-from brim.service.schema import Service
+from brim.service.schema import BatchTime, Service
 
 TEXT = {
     "name": "text",
@@ -16,14 +17,46 @@ TEXT = {
 
 
 @pytest.mark.parametrize(
-    ("slo_us", "full_batch_us", "bound"), [(200_000, 50_000, 400), (199_999, 50_000, 300), (10_000, 50_000, 100)]
+    ("slo_us", "bound"),
+    [
+        (210_000, 400),
+        (209_999, 300),
+        (110_000, 200),
+        (109_999, 100),
+        (60_000, 100),
+        (59_999, 99),
+        (50_000, 75),
+        (20_800, 2),
+        (20_799, 100),
+    ],
 )
-def test_the_last_one_admitted_is_still_in_time(slo_us: int, full_batch_us: int, bound: int) -> None:
-    assert in_flight_bound(slo_us=slo_us, full_batch_us=full_batch_us, max_rows=100) == bound
+def test_the_last_one_admitted_is_still_in_time(slo_us: int, bound: int) -> None:
+    """A full batch takes 50 ms, a row alone 10.4 ms."""
+    time = BatchTime(tau0_us=10_000, alpha_us=400)
+    assert in_flight_bound(slo_us=slo_us + 800, time=time, max_rows=100, overhead_us=400) == bound
 
 
-def test_overhead_is_part_of_the_objective() -> None:
-    assert in_flight_bound(slo_us=200_000, full_batch_us=50_000, max_rows=100, overhead_us=1) == 300
+def test_a_bound_holds_with_any_number_of_rows() -> None:
+    """Serve what waits, from an idle server on: the first alone, then what has come meanwhile, ever again."""
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        tau0_us, alpha_us = draw.uniform(0, 50_000), draw.uniform(10, 5_000)
+        rows, slo_us = int(draw.integers(1, 101)), draw.uniform(1_000, 1_000_000)
+        bound = in_flight_bound(slo_us=slo_us, time=BatchTime(tau0_us=tau0_us, alpha_us=alpha_us), max_rows=rows)
+        if rows > 1 and 2 * tau0_us + 3 * alpha_us > slo_us:
+            assert bound == rows
+            continue
+        waiting, executed, longest_us, now_us = [0.0] * (bound - 1), [0.0], 0.0, 0.0
+        for _ in range(30):
+            now_us += tau0_us + alpha_us * len(executed)
+            longest_us = max(longest_us, *(now_us - since_us for since_us in executed))
+            waiting += [now_us] * len(executed)  # whoever is answered is followed by another at once
+            executed, waiting = waiting[:rows], waiting[rows:]
+        assert longest_us <= slo_us * (1 + 1e-9)
+
+
+def test_without_a_time_a_full_batch_is_let_in() -> None:
+    assert in_flight_bound(slo_us=1, time=BatchTime(tau0_us=0, alpha_us=0), max_rows=100) == 100
 
 
 def test_a_service_without_a_bound_has_a_timeout_only() -> None:

@@ -91,3 +91,9 @@ def test_the_choice_is_within_every_limit_and_beaten_by_none(
             chosen.throughput_per_s,
             -chosen.latency_us,
         )
+
+
+def test_of_those_that_miss_the_limit_the_simplest_of_the_fastest_is_the_closest() -> None:
+    points = [Point("simple", 10, 110), Point("waiting", 12, 105), Point("slow", 9, 300)]
+    assert choose(points, limit_us=100, latency_tie=0.2).closest.of == "simple"
+    assert choose(points, limit_us=100).closest.of == "waiting"

@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from brim.batcher.settings import Settings
+from brim.cli.commands import tune as command
 from brim.config.files import write_configs
-from brim.errors import InputError
+from brim.errors import CouldNotTell, InputError
 from brim.measure.plan import Protocol
 from brim.paths import Project
 from brim.service.load import load_service
 from brim.tune.server_bench import MOST_PROCESSES, ceiling_per_s, generators
+from brim.tune.tuning import tune as tune_service
 from brim.tune.verify import Effort, usual_run_us
+from tests.unit.tuning_bench import SMALL, FakeBench, served
 
 SERVICE = """
 name: known
@@ -80,6 +84,34 @@ def test_apply_does_not_write_over_what_was_written_by_hand(project: Project) ->
     error = json.loads(done.stdout)["error"]
     assert "model_repository/known/config.pbtxt" in error["message"]
     assert config.read_text(encoding="utf-8").endswith("# mine\n")
+
+
+def test_repeats_that_differ_are_no_verdict_and_nothing_is_applied(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project.services / "known.yaml"
+    path.write_text(SERVICE + "slo: {latency_ms: 100}\ntraffic: {rate_per_s: 300, peak_per_s: 600}\n", encoding="utf-8")
+    of = load_service(path)
+    write_configs(project.model_repository, of)
+    machine = served(6_000, 100)
+    bench = FakeBench(of, machine, slower=(1.0, 3.0, 6.0))
+    effort = Effort(500_000, ceiling_per_s=20_000, settings=1)
+    found = tune_service(of, Settings(of.max_batch_size), machine, bench, effort, grid=SMALL)
+    before = {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    conditions = {"batch_time": {}, "weighed": {}}
+    with pytest.raises(CouldNotTell, match="differs by") as caught:
+        command._answer(project, of, found, conditions, folder, apply=True, as_json=False)
+    assert "quiet machine" in caught.value.hint
+    assert caught.value.exit_code == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "settings generated" in shown.err and "duty" in shown.err, "what was seen is shown all the same"
+    kept = json.loads((folder / "choice.json").read_text(encoding="utf-8"))
+    assert kept["applied"] is False
+    assert kept["notes"] and kept["measurements"]
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_generators_leave_most_of_the_machine_to_the_server() -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from brim.config.files import differences, write_configs
+from brim.config.generate import model_config
 from brim.config.textformat import parse
 from brim.errors import InputError
 from brim.paths import Project
+from brim.runtime.padding import PaddingCost
 from brim.service.load import check_text, load_service
-from brim.service.schema import Service
+from brim.service.schema import BatchTime, Padding, Runtime, Service
 from brim.tune.demand import demand_of
-from brim.tune.derive import bounds_for
+from brim.tune.derive import bounds_for, derived
 from brim.tune.overlay import with_configuration, write_overlay
+from brim.tune.predict import Served
 from brim.tune.refit import with_service_times
 from brim.tune.rewrite import rewrite, service_text
 from brim.tune.setting import DEFAULT, Setting, setting_of, with_setting
@@ -151,6 +156,113 @@ def test_bounds_follow_from_the_objective_and_the_batch_time() -> None:
     patient = service(slo={"latency_ms": 100, "caller_gives_up_ms": 150})
     assert bounds_for(patient, machine, DEFAULT).timeout_us == 150_000
     assert bounds_for(service(slo={"latency_ms": 1}), machine, DEFAULT).in_flight == 100
+
+
+def test_instances_side_by_side_let_in_so_many_more() -> None:
+    machine = served(10_000, 100, serialised=False)
+    assert bounds_for(service(), machine, Setting(instances=2)).in_flight == 800
+    assert bounds_for(service(), served(10_000, 100), Setting(instances=2)).in_flight == 400
+
+
+GATEWAY = """\
+name: known
+model: {onnx: known.onnx}
+inputs:
+  - {name: X, dtype: FP32, shape: [4]}
+outputs:
+  - {name: Y, dtype: FP32, shape: [4]}
+slo: {latency_ms: 100}
+batching:
+  max_queue_delay_ms: 1  # as it was
+"""
+
+
+def loaded(text: str) -> Service:
+    found, findings = check_text(text, "known.yaml")
+    assert found is not None, findings
+    return found
+
+
+def test_what_the_gateway_needs_is_written_with_a_word_on_where_it_comes_from() -> None:
+    of, machine = loaded(GATEWAY), served(10_000, 100)
+    gateway = derived(of, machine, setting_of(of))
+    after = service_text(GATEWAY, of, setting_of(of), gateway)
+    assert after.startswith(GATEWAY)
+    found = loaded(after)
+    assert found.batching.in_flight_bound == 400 == bounds_for(of, machine, setting_of(of)).in_flight
+    assert found.batching.batch_time == BatchTime(tau0_us=10_000, alpha_us=100)
+    assert re.search(r"in_flight_bound: 400 +# by brim tune: the rows of full batches, 20 ms each", after)
+    assert found.batching.model_copy(update={"in_flight_bound": None, "batch_time": None}) == of.batching
+
+
+@pytest.mark.parametrize("block", ["", "batching: {max_queue_delay_ms: 1}\n", "runtime: {threads: 1}\n"])
+def test_every_form_of_a_file_takes_it(block: str) -> None:
+    text = GATEWAY.partition("batching:")[0] + block
+    of = loaded(text)
+    setting = Setting((8,), 2_000, 2, 2, PaddingCost(1_000.0, 2.0, max_tokens=64))
+    gateway = derived(of, served(10_000, 100), setting)
+    after = service_text(text, of, setting, gateway)
+    found = loaded(after)
+    assert setting_of(found) == Setting((8,), 2_000, 2)
+    assert found.runtime == Runtime(threads=2, padding=Padding(fixed_us=1_000, per_token_us=2, max_tokens=64))
+    assert found.batching.in_flight_bound == gateway.in_flight_bound
+    assert service_text(after, found, setting, derived(found, served(10_000, 100), setting)) == after
+    kept = service_text(text, of, DEFAULT)
+    assert loaded(kept).runtime == of.runtime
+
+
+@pytest.mark.parametrize(
+    ("machine", "same"),
+    [(served(10_400, 103), True), (served(9_300, 94), True), (served(14_000, 140), False), (served(5_000, 50), False)],
+)
+def test_a_second_measurement_of_the_same_machine_changes_nothing(machine: Served, same: bool) -> None:
+    before = loaded(GATEWAY)
+    text = service_text(GATEWAY, before, DEFAULT, derived(before, served(10_000, 100), DEFAULT))
+    of = loaded(text)
+    assert (service_text(text, of, DEFAULT, derived(of, machine, DEFAULT)) == text) is same
+
+
+def test_another_objective_moves_the_bound() -> None:
+    before = loaded(GATEWAY)
+    text = service_text(GATEWAY, before, DEFAULT, derived(before, served(10_000, 100), DEFAULT))
+    of = loaded(text.replace("latency_ms: 100", "latency_ms: 55"))
+    again = derived(of, served(10_000, 100), DEFAULT)
+    assert again.in_flight_bound == 200
+    assert again.batch_time == of.batching.batch_time
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [served(0, 100), served(10_000, 0), Served((100.0,)), Served(tuple(1.0 * rows**2 for rows in range(1, 101)))],
+)
+def test_a_line_through_any_times_is_no_less_than_nothing(machine: Served) -> None:
+    line = derived(service(max_batch_size=machine.max_rows), machine, DEFAULT).batch_time
+    assert line.tau0_us >= 0 and line.alpha_us >= 0
+    assert line.tau0_us + line.alpha_us > 0
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "2147483648"])
+def test_a_bound_that_lets_nobody_in_is_refused(value: str) -> None:
+    found, findings = check_text(GATEWAY + f"  in_flight_bound: {value}\n", "known.yaml")
+    assert found is None
+    assert ["in_flight_bound" in one.message for one in findings] == [True]
+
+
+def test_the_order_of_answers_stays_with_the_default() -> None:
+    of = service(batching={"preserve_ordering": True, "max_queue_delay_ms": 5, "in_flight_bound": 7})
+    made = with_setting(of, DEFAULT).batching
+    assert (made.preserve_ordering, made.max_queue_delay_ms, made.in_flight_bound) == (True, 0, 7)
+    config = with_configuration(model_config(of), DEFAULT)
+    assert config.dynamic_batching.preserve_ordering
+    assert not config.dynamic_batching.max_queue_delay_microseconds
+
+
+def test_threads_and_cutting_reach_the_adapter_as_the_service_file_would_give_them() -> None:
+    of = service(runtime={"threads": 1, "longest_tokens": 64})
+    setting = Setting(threads=2, padding=PaddingCost(1_000.0, 2.0))
+    made = with_configuration(model_config(of), setting)
+    wanted = model_config(with_setting(of, setting))
+    assert json.loads(made.parameters["brim"].string_value) == json.loads(wanted.parameters["brim"].string_value)
 
 
 def test_times_in_service_move_the_batch_time() -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from brim.batcher.queue import QueuePolicy
 from brim.batcher.settings import Settings
+from brim.measure.plan import usable_cores
 from brim.tune import tuning as tuning_module
-from brim.tune.answer import document, way_out, why
+from brim.tune.answer import document, limits, way_out, why
 from brim.tune.demand import demand_of
 from brim.tune.grid import flagged, stalls
-from brim.tune.run import Purpose, Run
+from brim.tune.run import Purpose, Run, figures
 from brim.tune.setting import DEFAULT, Setting, setting_of
 from brim.tune.tuning import TOO_NOISY, Tuning, tune
 from brim.tune.verify import MOST_SETTINGS, Arrivals, Effort
@@ -200,6 +201,73 @@ def test_loads_are_stated_one_by_one(wrong_idea: tuple[Tuning, FakeBench, list[R
     bounds = document(found)["choice"]
     assert bounds["in_flight"] % 100 == 0
     assert bounds["timeout_us"] >= found.demand.slo_us
+
+
+def test_what_limits_is_told_from_duty_and_fill() -> None:
+    machine = served(6_000, 100)
+    found = quickly(service(), BASE, machine, FakeBench(service(), machine), effort(repeats=1, settings=1))
+    one = found.default
+
+    def by(duty: float | None, batch: float | None, *, generator: bool = False) -> str:
+        seen = replace(
+            one.measured, duty_at_capacity=duty, mean_batch_at_capacity=batch, limited_by_generator=generator
+        )
+        return str(limits(replace(one, measured=seen), 100)["by"])
+
+    assert by(0.99, 97.0) == "model"
+    assert by(0.99, 40.0) == "slo"
+    assert by(0.5, 40.0) == "requests"
+    assert by(0.5, 2.0, generator=True) == "generator"
+    assert by(None, None) == "unknown"
+    assert document(found)["limits"]["fill"] == one.measured.mean_batch_at_capacity / 100  # type: ignore[operator]
+
+
+def test_one_repeat_beside_busy_programs_is_no_verdict() -> None:
+    """Time ran out before the second one, and what was measured may be the others' doing."""
+    of = service()
+    machine = served(6_000, 100)
+    found = quickly(of, BASE, machine, FakeBench(of, machine), effort(), out_of_time=lambda: True)
+    assert found.cut_short and not found.noise
+
+    def beside(cores: float, tuning: Tuning) -> Tuning:
+        return replace(
+            tuning,
+            measurements=tuple(
+                replace(one, runs=tuple(replace(run, bystander_cores=cores) for run in one.runs))
+                for one in tuning.measurements
+            ),
+        )
+
+    assert not beside(0.1 * usable_cores(), found).noise
+    assert "before time ran out" in beside(0.9 * usable_cores(), found).noise[0]
+    whole = quickly(of, BASE, machine, FakeBench(of, machine), effort(settings=1))
+    assert not beside(0.9 * usable_cores(), whole).noise, "two repeats that agree say enough"
+
+
+def test_latencies_that_differ_no_more_than_repeats_do_are_no_reason_to_change(
+    wrong_idea: tuple[Tuning, FakeBench, list[Run]],
+) -> None:
+    one = wrong_idea[0].default
+
+    def tie(*spreads: float) -> float:
+        return tuning_module._latency_tie(
+            [replace(one, measured=replace(one.measured, latency_spread=spread)) for spread in spreads]
+        )
+
+    assert tie(0.0, 0.1, 0.9) == tuning_module.LATENCY_TIE
+    assert tie(0.4, 0.5, 0.6) == 0.5
+    assert tie(9.0) == tuning_module.MOST_LATENCY_TIE
+    halves = [replace(run, repeat=number, latency_us=(1 + number) * 10_000) for number, run in enumerate(one.runs[:2])]
+    halves = [replace(run, purpose=Purpose.EXPECTED) for run in halves]
+    assert figures(halves, share=0.99, ceiling_per_s=1e6).latency_spread == pytest.approx(2 / 3)
+
+
+def test_without_a_delay_nobody_waits_for_company() -> None:
+    """Whatever the batch takes with other threads: that is no waiting."""
+    of = service()
+    machine = served(6_000, 100)
+    found = quickly(of, BASE, machine, FakeBench(of, machine), effort(repeats=1, settings=1))
+    assert document(found)["behaviour"]["lone"]["waits_us"] == 0
 
 
 def test_an_objective_of_many_late_ones_asks_for_less() -> None:

@@ -79,7 +79,9 @@ class FakeBench:
         factor = self.slower[load.repeat % len(self.slower)] if self.slower else 1.0
         truth = replace(self.truth, time_us=tuple(factor * time_us for time_us in self.truth.time_us))
         run = simulated(Predictor(truth, self.demand, self.base, seed=99), setting)(load)
-        batches = simulate(settings_for(self.base, setting), truth.machine, OpenLoop(load.sent_us), seed=99).batches
+        batches = simulate(
+            settings_for(self.base, setting), truth.machine(setting), OpenLoop(load.sent_us), seed=99
+        ).batches
         sizes, counts = np.unique(batches.rows, return_counts=True)
         # What goes before an execution is not in Triton's time of it; waiting for another instance is.
         taken = batches.ended_us - batches.taken_us - truth.prepare_us

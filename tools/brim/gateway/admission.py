@@ -73,21 +73,32 @@ class Admission:
         }
 
 
-def in_flight_bound(*, slo_us: int, full_batch_us: int, max_rows: int, overhead_us: int = 0) -> int:
+def in_flight_bound(*, slo_us: float, time: BatchTime, max_rows: int, overhead_us: float = 0) -> int:
     """Most requests of one row that can be in flight so that the last one admitted is answered in time.
 
-    Batches of ``max_rows`` follow each other without a gap when so many wait. The n-th request is in the
-    ceil(n / max_rows)-th of them, and the first may just have begun, so n requests are answered within
-    ceil(n / max_rows) batch times. At least one full batch is let in: less could never fill one, and an objective
-    below the batch time is missed whatever the bound is.
+    Batches of ``max_rows`` follow each other without a gap when so many wait, and the n-th request is in the
+    ceil(n / max_rows)-th of them. An idle server executes the first request alone, and the next caller, who comes when that
+    one is answered, still finds room in the batch. So whole batches fit as often as the objective, less tau(1), has room
+    for them.
+
+    Where there is room for none, n are let in so that tau(1) + tau(n) is in time. An objective that not even two rows meet
+    in this way is missed whatever the bound is; then it is one full batch, so that at least nothing is idle.
 
     Args:
         slo_us: what an answer may take.
-        full_batch_us: what a batch of ``max_rows`` takes, tau(max_rows).
+        time: what a batch takes.
         max_rows: rows of a full batch.
         overhead_us: of the slo, what is spent outside of waiting and batches.
     """
-    return max_rows * max(1, (slo_us - overhead_us) // full_batch_us)
+    room_us = slo_us - overhead_us - time.tau0_us - time.alpha_us
+    full_us = time.tau0_us + time.alpha_us * max_rows
+    if full_us <= 0:
+        return max_rows
+    whole = int(room_us / full_us)
+    if whole >= 1:
+        return max_rows * whole
+    part = int((room_us - time.tau0_us) / time.alpha_us) if time.alpha_us > 0 else 0
+    return part if part >= 2 else max_rows
 
 
 def class_bound(bound: int, max_rows: int, level: int) -> int:

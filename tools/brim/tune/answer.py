@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from brim.tune.derive import bounds_for
@@ -16,16 +17,26 @@ from brim.units import us_to_ms
 LOADS = {"low": 0.1, "moderate": 0.5, "high": 0.9}
 """Name of a load -> its share of capacity."""
 EFFORT = 5.0
+BUSY = 0.85
+"""Instances that are taken for this share of the time have nothing left to give."""
+FULL = 0.9
+"""Batches of this fill on average are as good as full."""
 
 
-def document(tuning: Tuning) -> dict[str, Any]:
-    """The part of ``choice.json`` that follows from the tuning alone: integer microseconds, ratios 0..1."""
+def document(tuning: Tuning, weighed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The part of ``choice.json`` that follows from the tuning alone: integer microseconds, ratios 0..1.
+
+    Args:
+        tuning: what was found.
+        weighed: what was compared of threads and cutting before the search (``Weighed.about``).
+    """
     demand, best = tuning.demand, tuning.best
     bounds = bounds_for(tuning.service, tuning.served, best.setting)
     chosen = tuning.choice.point is not None
     return {
         "service": tuning.service.name,
         "interrupted": False,
+        "max_batch_size": tuning.service.max_batch_size,
         "slo": {"latency_us": demand.slo_us, "percentile": demand.percentile},
         "traffic": {
             "rate_per_s": demand.rate_per_s,
@@ -38,7 +49,9 @@ def document(tuning: Tuning) -> dict[str, Any]:
             "refused": tuning.grid.generated - len(tuning.grid.settings),
             "refused_by": tuning.grid.refused,
             "simulated": tuning.simulated,
+            "measured": len(tuning.measurements),
         },
+        "weighed": _weighed(tuning, weighed or {}),
         "predicted_top": [{"setting": one.setting.as_json(), **_predicted(one)} for one in tuning.top],
         "default": {
             "setting": DEFAULT.as_json(),
@@ -64,11 +77,54 @@ def document(tuning: Tuning) -> dict[str, Any]:
         "predicted": _predicted(best.predicted, best),
         "measured": best.measured.as_json(),
         "behaviour": behaviour(tuning),
+        "limits": limits(tuning.best, tuning.service.max_batch_size),
         "slo_met": tuning.slo_met,
         "why": why(tuning),
         "way_out": None if tuning.slo_met else way_out(tuning),
         "notes": notes(tuning),
     }
+
+
+def _weighed(tuning: Tuning, weighed: Mapping[str, Any]) -> dict[str, Any]:
+    """What was weighed beyond the batcher, and whether the choice changes it."""
+    said = {name: dict(about) for name, about in weighed.items()}
+    best, threads = tuning.best, tuning.served.threads
+    chosen = tuning.choice.point is not None
+    if threads is not None and "threads" in said:
+        used, own = threads.of(best.setting), threads.of(setting_of(tuning.service))
+        changed = chosen and best.setting.threads is not None
+        said["threads"] |= {"changed": changed, "of_each_instance": used, "cores": threads.cores}
+        said["threads"]["why"] += f"; {'changed' if changed else 'kept'}, by what was measured under load"
+        said["threads"]["why"] += f": {used} in each of {best.setting.instances}" + (
+            "" if used == own else f", {own} before"
+        )
+    if "padding" in said:
+        said["padding"]["changed"] = chosen and best.setting.padding is not None
+    return said
+
+
+def limits(best: Measurement, max_rows: int) -> dict[str, Any]:
+    """What ended the climb of a setting: duty and fill at its capacity, and what they say."""
+    measured = best.measured
+    duty, batch = measured.duty_at_capacity, measured.mean_batch_at_capacity
+    fill = None if batch is None else batch / max_rows
+    if duty is None or fill is None:
+        by, said = "unknown", "no rate was answered in time, so nothing is known of a limit"
+    elif measured.limited_by_generator:
+        by = "generator"
+        said = "the generator was the limit: the server may stand more"
+    elif duty < BUSY:
+        by = "requests"
+        said = "instances were idle part of the time: what surrounds a batch (taking requests in, answering them), or bursts"
+    elif fill < FULL:
+        by = "slo"
+        said = (
+            "instances were busy and batches not full: a longer queue would fill them, and the SLO has no room for it"
+        )
+    else:
+        by = "model"
+        said = "instances were busy with full batches: only a faster model, a faster device or a replica gives more"
+    return {"by": by, "duty": duty, "fill": fill, "why": said}
 
 
 def _predicted(candidate: Candidate, measurement: Measurement | None = None) -> dict[str, Any]:
@@ -87,19 +143,25 @@ def behaviour(tuning: Tuning) -> dict[str, Any]:
     """What callers get under the choice by the simulator, each load by itself, and a lone caller."""
     setting, predictor = tuning.best.setting, tuning.predictor
     lone = predictor.lone(setting)
-    found: dict[str, Any] = {
-        "lone": {"latency_us": lone.p50_us, "waits_us": max(0, lone.p50_us - predictor.lone(DEFAULT).p50_us)}
-    }
+    # Beside the same instances and threads without a delay: what a batch takes is not waiting.
+    at_once = predictor.lone(replace(setting, preferred=(), delay_us=0))
+    found: dict[str, Any] = {"lone": {"latency_us": lone.p50_us, "waits_us": max(0, lone.p50_us - at_once.p50_us)}}
     capacity_per_s = tuning.best.measured.capacity_per_s or tuning.best.predicted.capacity_per_s
     for name, share in LOADS.items() if capacity_per_s else ():
         rate_per_s = share * capacity_per_s
         seen = predictor.at(setting, rate_per_s, effort=EFFORT)
-        found[name] = {"share": share, "rate_per_s": rate_per_s, **_seen(seen)}
+        found[name] = {"share": share, "rate_per_s": rate_per_s, **_seen(seen, tuning.service.max_batch_size)}
     return found
 
 
-def _seen(seen: Prediction) -> dict[str, Any]:
-    return {"p50_us": seen.p50_us, "p99_us": seen.p99_us, "mean_batch": seen.mean_batch, "in_slo": seen.in_slo_ratio}
+def _seen(seen: Prediction, max_rows: int) -> dict[str, Any]:
+    return {
+        "p50_us": seen.p50_us,
+        "p99_us": seen.p99_us,
+        "mean_batch": seen.mean_batch,
+        "fill": seen.mean_batch / max_rows,
+        "in_slo": seen.in_slo_ratio,
+    }
 
 
 def why(tuning: Tuning) -> str:
@@ -146,8 +208,8 @@ def way_out(tuning: Tuning) -> str:
     if tuning.choice.point is None and best.predicted.capacity_per_s <= 0:
         wanted_us = best.measured.latency_us or best.predicted.expected.latency_us
         return (
-            f"A request alone takes {_ms(served.lone_us)} here, so batching cannot help: an SLO of {_ms(wanted_us)} or more "
-            "would do, or a faster model or machine."
+            f"A request alone takes {_ms(served.lone_request_us(best.setting))} here, so batching cannot help: an SLO of "
+            f"{_ms(wanted_us)} or more would do, or a faster model or machine."
         )
     ways = []
     replicas = math.ceil(demand.needed_per_s / best.measured.capacity_per_s) if best.measured.capacity_per_s else 0
@@ -156,8 +218,8 @@ def way_out(tuning: Tuning) -> str:
             f"{replicas} replicas (GPUs): one stands {best.measured.capacity_per_s:.4g}/s, and {demand.needed_per_s:g}/s are "
             "needed"
         )
-    instances = 1 if served.serialised else best.setting.instances
-    if demand.needed_per_s >= instances * served.max_rows * 1e6 / served.full_us:
+    full_us = served.full_batch_us(best.setting)
+    if demand.needed_per_s >= served.parallel(best.setting) * served.max_rows * 1e6 / full_us:
         ways = ways or ["more replicas (GPUs)"]
         return f"{ways[0]}; no SLO would do on one, since its full batches give less than that."
     looser_us = max(_least_latency_us(tuning), best.measured.latency_us or 0)

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
+BYSTANDERS = 0.3
+"""Part of the machine that others may use before a run is doubted."""
 IDLE = ("idle", "iowait", "guest", "guest_nice")
 """Fields of the machine's times that are no use, or are counted in another one already."""
 

@@ -72,7 +72,7 @@ def choose(
     fast = [point for point in points if point.latency_us <= limit_us]
     fit = [point for point in fast if point.throughput_per_s >= least_per_s]
     if not fast:
-        closest = min(points, key=lambda point: point.latency_us)
+        closest = _fastest(points, latency_tie)[0]
         why = (
             f"none of {len(points)} points is within {us_to_ms(limit_us):g} ms; the closest takes "
             f"{us_to_ms(closest.latency_us):g} ms ({closest.of})"

@@ -14,6 +14,7 @@ from brim.config.files import config_text
 from brim.lint import lint_paths
 from brim.service.schema import Service
 from brim.tune.setting import DEFAULT, Setting, with_setting
+from brim.tune.threads import AS_IT_IS, Runtimes
 
 MOST_INSTANCES = 3
 SHORTEST_DELAY_US = 100
@@ -23,6 +24,8 @@ DELAYS = 48
 FEW_DELAYS = 8
 STALL = "stall"
 """Why a setting is refused that ``stalls``, beside the linter's codes."""
+THREADS = "threads"
+"""Why a setting is refused that has more threads than cores in all, or a number of threads that was not measured."""
 SIZES = (2, 4, 8, 12, 16, 20, 25, 32, 40, 50, 64, 75, 80, 90)
 
 
@@ -63,35 +66,38 @@ def _two_digits(value: float) -> int:
     return int(float(f"{value:.1e}"))
 
 
-def make_grid(service: Service, base: Settings, *, lone_us: int, full_us: int) -> Grid:
-    """Every combination of preferred sizes (none, one, two), delays and instances that is sound.
+def make_grid(service: Service, base: Settings, *, lone_us: int, full_us: int, runtimes: Runtimes = AS_IT_IS) -> Grid:
+    """Every combination of preferred sizes (none, one, two), delays, instances and threads that is sound.
 
     Args:
         service: whose configuration is varied.
         base: that configuration for the simulator.
         lone_us: time of a batch of one row, with everything around it.
         full_us: time of a full batch.
+        runtimes: in which ways a batch can be run, as far as they were measured.
     """
     # A queue policy is simulated event by event, some ten times slower.
     count = DELAYS if base.prefetches else FEW_DELAYS
     ladder = sizes(service.max_batch_size)
     preferred = [(), *((size,) for size in ladder), *combinations(ladder, 2)]
     delays = delays_us(lone_us, full_us, round(service.slo.latency_ms * 1_000), count)
-    generated = [
-        Setting(chosen, delay_us, instances)
-        for chosen, delay_us, instances in product(preferred, delays, range(1, MOST_INSTANCES + 1))
-    ]
     ends = {0, delays[1], delays[-1]}
+    judged = [Setting(*values) for values in product(preferred, sorted(ends), range(1, MOST_INSTANCES + 1))]
     codes: dict[tuple[tuple[int, ...], int, bool], set[str]] = {}
-    for setting, found in flagged(service, [one for one in generated if one.delay_us in ends]).items():
+    for setting, found in flagged(service, judged).items():
         codes.setdefault(_kind(setting), set()).update(found)
-    kept, refused = [], Counter[str]()
-    for setting in generated:
-        reasons = {STALL} if stalls(base, setting) else codes[_kind(setting)]
-        refused.update(reasons)
-        if not reasons:
-            kept.append(setting)
-    return Grid(tuple(kept), len(generated), dict(sorted(refused.items())))
+    kept, refused, generated = [], Counter[str](), 0
+    for chosen, delay_us, instances in product(preferred, delays, range(1, MOST_INSTANCES + 1)):
+        for threads in runtimes.threads_for(instances):
+            setting = Setting(chosen, delay_us, instances, threads, runtimes.padding)
+            generated += 1
+            reasons = {STALL} if stalls(base, setting) else set(codes[_kind(setting)])
+            if not reasons and not runtimes.allow(setting):
+                reasons.add(THREADS)
+            refused.update(reasons)
+            if not reasons:
+                kept.append(setting)
+    return Grid(tuple(kept), generated, dict(sorted(refused.items())))
 
 
 def _kind(setting: Setting) -> tuple[tuple[int, ...], int, bool]:

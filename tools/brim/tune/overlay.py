@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from brim.config.generate import ADAPTER_PARAMETER
 from brim.config.textformat import write
 from brim.measure.sweep import Settings, configured, read_config
-from brim.tune.setting import DEFAULT, Setting
+from brim.tune.setting import DEFAULT, Setting, padding_block
 
 CONFIG = "config.pbtxt"
 PROFILES = "configs"
 
 
 def with_configuration(config: ModelConfig, setting: Setting) -> ModelConfig:
-    """A copy of a configuration under the setting. The default has an empty batcher block: no queue policy, no priorities.
+    """A copy of a configuration under the setting. The default has an empty batcher block (no queue policy, no priorities),
+    but for the order of answers.
 
     Raises:
         InputError: the setting does not fit the configuration.
@@ -26,10 +29,19 @@ def with_configuration(config: ModelConfig, setting: Setting) -> ModelConfig:
         made.dynamic_batching.Clear()
         # An empty block stays on; without one Triton does not batch.
         made.dynamic_batching.SetInParent()
+        made.dynamic_batching.preserve_ordering = config.dynamic_batching.preserve_ordering
     made = configured(made, Settings(preferred=setting.preferred, delay_us=setting.delay_us))
     groups = made.instance_group or [made.instance_group.add()]
     del made.instance_group[1:]
     groups[0].count = setting.instances
+    if setting.threads is not None or setting.padding is not None:
+        value = made.parameters[ADAPTER_PARAMETER]
+        known = json.loads(value.string_value or "{}")
+        if setting.threads is not None:
+            known["threads"] = setting.threads
+        if setting.padding is not None:
+            known["padding"] = padding_block(setting.padding)
+        value.string_value = json.dumps(known, sort_keys=True)
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +14,10 @@ from brim.batcher.machine import Machine
 from brim.batcher.result import nearest_rank
 from brim.batcher.settings import Settings
 from brim.batcher.simulate import simulate
+from brim.runtime.padding import PaddingCost
 from brim.tune.demand import Demand
 from brim.tune.setting import DEFAULT, Setting
+from brim.tune.threads import Threads
 
 LEAST_REQUESTS = 1_500
 SLO_LENGTHS = 10
@@ -34,6 +36,39 @@ class _Table:
         return self.times_us[rows - 1]
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeTimes:
+    """What a measurement said of another way to run a batch, next to the service's own.
+
+    Attributes:
+        threads: of ONNX Runtime in each instance.
+        padding: as in ``Setting``; None: as the service file has it.
+        extra_us: what a batch of 1, 2, ... rows takes beyond ``Served.time_us``; below 0 where it takes less.
+        side_by_side: how much instances gain from one another: 0 when they compute one after the other, 1 when none notices
+            the others; None where that was not measured.
+    """
+
+    threads: int
+    padding: PaddingCost | None
+    extra_us: tuple[float, ...]
+    side_by_side: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in files."""
+        return {
+            "threads": self.threads,
+            "padding": None if self.padding is None else asdict(self.padding),
+            "side_by_side": self.side_by_side,
+            "extra_us": [round(value, 1) for value in self.extra_us],
+        }
+
+
+LEAST_PART = 0.2
+"""A batch takes at least this part of what it takes with the service's own runtime."""
+MOSTLY = 0.5
+"""Instances that gain more than this from one another are simulated side by side, those that gain less one after the other."""
+
+
 @dataclass(frozen=True)
 class Served:
     """What the simulator knows of the served model.
@@ -45,6 +80,8 @@ class Served:
         prepare_us: between batches of one instance, while another instance may compute.
         serialised: instances compute one after the other, as on one GPU. On a CPU they share its cores, which is no
             more throughput either, so this holds until a measurement of several instances says otherwise.
+        threads: how instances use the cores; None where the model has no such knob.
+        runtimes: what was measured of other thread counts and cuttings.
     """
 
     time_us: tuple[float, ...]
@@ -52,6 +89,8 @@ class Served:
     jitter: float = 0.0
     prepare_us: int = 0
     serialised: bool = True
+    threads: Threads | None = None
+    runtimes: tuple[RuntimeTimes, ...] = ()
 
     @property
     def max_rows(self) -> int:
@@ -60,25 +99,76 @@ class Served:
 
     @property
     def lone_us(self) -> int:
-        """Latency of a request that is alone and waits for nobody."""
+        """Latency of a request that is alone and waits for nobody, with the service's own runtime."""
         return round(self.time_us[0]) + self.prepare_us + self.overhead_us
 
     @property
     def full_us(self) -> int:
-        """Time of a full batch."""
+        """Time of a full batch, with the service's own runtime."""
         return max(1, round(self.time_us[-1]) + self.prepare_us)
 
+    def runtime(self, setting: Setting) -> RuntimeTimes | None:
+        """What was measured of a setting's way to run a batch; None where nothing was: then it is as the service's own."""
+        if self.threads is None and setting.padding is None:
+            return None
+        threads = 0 if self.threads is None else self.threads.of(setting)
+        return next((one for one in self.runtimes if (one.threads, one.padding) == (threads, setting.padding)), None)
+
+    def extra_us(self, setting: Setting) -> tuple[float, ...] | None:
+        """What a batch of 1, 2, ... rows takes under a setting beyond ``time_us``; None: nothing."""
+        found = self.runtime(setting)
+        return None if found is None else found.extra_us
+
+    def parallel(self, setting: Setting) -> float:
+        """Batches of one instance alone that all of them together do in the same time: 1 where they share one device."""
+        if setting.instances == 1:
+            return 1.0
+        found = self.runtime(setting)
+        gain = None if found is None else found.side_by_side
+        if gain is None:
+            return 1.0 if self.serialised else float(setting.instances)
+        return 1 + (setting.instances - 1) * gain if gain > MOSTLY else 1.0
+
+    def times_us(self, setting: Setting) -> tuple[float, ...]:
+        """tau(b) of one instance while it is alone, under a setting."""
+        extra = self.extra_us(setting)
+        if extra is None:
+            return self.time_us
+        pairs = zip(self.time_us, extra, strict=True)
+        return tuple(max(LEAST_PART * time_us, time_us + extra_us) for time_us, extra_us in pairs)
+
+    def lone_request_us(self, setting: Setting) -> int:
+        """Latency of a request that is alone and waits for nobody, under a setting."""
+        return round(self.times_us(setting)[0]) + self.prepare_us + self.overhead_us
+
+    def full_batch_us(self, setting: Setting) -> int:
+        """Time of a full batch under a setting, one instance alone."""
+        return max(1, round(self.times_us(setting)[-1]) + self.prepare_us)
+
+    def machine(self, setting: Setting = DEFAULT, *, alone: bool = False) -> Machine:
+        """The same for the simulator, which makes the times rise with the rows.
+
+        Args:
+            setting: whose runtime and instances.
+            alone: no other instance is busy. Otherwise instances that get in one another's way are all the slower.
+        """
+        key = setting.instances, setting.threads, setting.padding, alone
+        if key not in self._machines:
+            parallel = self.parallel(setting)
+            slower = 1.0 if alone or parallel == 1.0 else setting.instances / parallel
+            times = np.maximum.accumulate(np.maximum(1, np.rint(np.array(self.times_us(setting)) * slower))).astype(int)
+            self._machines[key] = Machine(
+                _Table(tuple(times.tolist())),
+                jitter=0.0 if alone else self.jitter,
+                prepare_us=self.prepare_us,
+                serialised=self.serialised if setting.instances == 1 else parallel == 1.0,
+                overhead_us=self.overhead_us,
+            )
+        return self._machines[key]
+
     @cached_property
-    def machine(self) -> Machine:
-        """The same for the simulator, which makes the times rise with the rows."""
-        times = np.maximum.accumulate(np.maximum(1, np.rint(self.time_us))).astype(int)
-        return Machine(
-            _Table(tuple(times.tolist())),
-            jitter=self.jitter,
-            prepare_us=self.prepare_us,
-            serialised=self.serialised,
-            overhead_us=self.overhead_us,
-        )
+    def _machines(self) -> dict[tuple[int, int | None, PaddingCost | None, bool], Machine]:
+        return {}
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in files."""
@@ -87,6 +177,7 @@ class Served:
             "jitter": self.jitter,
             "prepare_us": self.prepare_us,
             "serialised": self.serialised,
+            "runtimes": [one.as_json() for one in self.runtimes],
             "points": [{"rows": rows, "time_us": time_us} for rows, time_us in enumerate(self.time_us, start=1)],
         }
 
@@ -157,12 +248,12 @@ class Predictor:
 
     def lone(self, setting: Setting) -> Prediction:
         """One caller, and nobody else: it may have to wait for company that does not come."""
-        return self._run(setting, OpenLoop([0]), 0.0, replace(self.served, jitter=0.0))
+        return self._run(setting, OpenLoop([0]), 0.0, alone=True)
 
-    def _run(self, setting: Setting, traffic: OpenLoop, rate_per_s: float, served: Served | None = None) -> Prediction:
+    def _run(self, setting: Setting, traffic: OpenLoop, rate_per_s: float, *, alone: bool = False) -> Prediction:
         self.simulations += 1
         self.simulated.add(setting)
-        machine = (served or self.served).machine
+        machine = self.served.machine(setting, alone=alone)
         result = simulate(settings_for(self.base, setting), machine, traffic, seed=self.seed)
         latency_us = np.sort(result.latency_us)
         in_slo = int(np.searchsorted(latency_us, self.demand.slo_us, side="right"))

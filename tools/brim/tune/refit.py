@@ -100,7 +100,8 @@ def refit(
     found = min(ideas, key=lambda idea: _distance(predictor_of(idea), single, load_of))
     several = [run for run in usable if run.setting.instances > 1][-MOST_RUNS:]
     if several:
-        ideas = [replace(found, serialised=serialised) for serialised in (True, False)]
+        blank = tuple(replace(one, side_by_side=None) for one in found.runtimes)
+        ideas = [found, *(replace(found, serialised=serialised, runtimes=blank) for serialised in (True, False))]
         found = min(ideas, key=lambda idea: _distance(predictor_of(idea), several, load_of))
     return found
 
@@ -112,9 +113,11 @@ def _with_times_of(served: Served, runs: Sequence[Run]) -> Served:
         if run.setting.instances > 1:
             # Their executions hold the waiting for one another.
             continue
+        extra_us = served.extra_us(run.setting)
         for size, count in run.executions_by_size.items():
             executions[size] = executions.get(size, 0) + count
-            total_us[size] = total_us.get(size, 0.0) + count * run.execution_us_by_size[size]
+            own_us = 0.0 if extra_us is None else extra_us[size - 1]
+            total_us[size] = total_us.get(size, 0.0) + count * (run.execution_us_by_size[size] - own_us)
     return with_service_times(served, {size: total_us[size] / count for size, count in executions.items()}, executions)
 
 

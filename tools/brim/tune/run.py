@@ -113,6 +113,9 @@ class Figures:
         p50_us, p99_us, latency_us, mean_batch: at the expected rate; None where that was not run.
         in_slo_expected, in_slo_peak: share in time at these rates; None where that was not run.
         limited_by_generator: the generator, and not the server, may have ended the climb.
+        latency_spread: the same as ``spread`` for the latency at the expected rate.
+        duty_at_capacity: share of the time in which instances were taken, in the runs that give the goodput; None when unknown.
+        mean_batch_at_capacity: rows an execution there; None without one.
     """
 
     goodput_per_s: float
@@ -125,6 +128,9 @@ class Figures:
     in_slo_expected: float | None
     in_slo_peak: float | None
     limited_by_generator: bool
+    latency_spread: float = 0.0
+    duty_at_capacity: float | None = None
+    mean_batch_at_capacity: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in files."""
@@ -160,6 +166,9 @@ def figures(runs: Sequence[Run], *, share: float, ceiling_per_s: float) -> Figur
             or (run.in_slo_ratio >= share and _at(run.rate_per_s, ceiling_per_s))
             for run in runs
         ),
+        latency_spread=_spread([float(run.latency_us) for run in expected if run.latency_us is not None]),
+        duty_at_capacity=_median([run.duty for run in best if run is not None]),
+        mean_batch_at_capacity=_median([run.mean_batch for run in best if run is not None]),
     )
 
 
@@ -169,6 +178,8 @@ def _at(rate_per_s: float, ceiling_per_s: float) -> bool:
 
 
 def _spread(values: Sequence[float]) -> float:
+    if not values:
+        return 0.0
     middle = statistics.median(values)
     if not middle:
         return 1.0 if any(values) else 0.0

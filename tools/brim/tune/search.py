@@ -17,7 +17,8 @@ LATENCY_TIE = 0.1
 LEAST_RATE_PER_S = 0.01
 TRIES = 24
 COARSE, NEAR = 4, 1.5
-"""The first look has every fourth delay; the second one those within this factor of the better ones, too."""
+"""A search that is repeated has every fourth delay in its first look, and those within this factor of the better ones in
+its second. The first search has every setting in its first look."""
 CLEARLY_BELOW = 0.85
 """In the first look a setting is dropped when it cannot stand this part of the best capacity so far."""
 
@@ -63,6 +64,7 @@ def search(
     *,
     ceiling_per_s: float,
     looks: Sequence[Look] = LOOKS,
+    complete: bool = True,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Candidate]:
     """The candidates of the last pass, best first.
@@ -72,47 +74,54 @@ def search(
         settings: what to try; the default setting always gets through to the end.
         ceiling_per_s: no rate above is tried: what cannot be sent cannot be verified.
         looks: the passes.
+        complete: whether the first pass has every setting, and not only some of the delays.
         on_progress: told of each pass.
     """
-    left = list(dict.fromkeys([DEFAULT, *_coarse(settings)]))
+    left = list(dict.fromkeys([DEFAULT, *(settings if complete else _coarse(settings))]))
     found: list[Candidate] = []
     for number, look in enumerate(looks, start=1):
         on_progress(f"simulating {len(left)} of {len(settings)} settings, pass {number} of {len(looks)}")
         starts = {one.setting: one.capacity_per_s for one in found}
         found = ranked(_look(predictor, left, starts, look, ceiling_per_s))
         kept = [*(one.setting for one in found[: look.keep]), *_best_of_each_count(found)]
-        left = list(dict.fromkeys([DEFAULT, *kept, *(_near(kept, settings) if number == 1 else ())]))
+        left = list(dict.fromkeys([DEFAULT, *kept, *(_near(kept, settings) if number == 1 and not complete else ())]))
     return found
 
 
+_Kind = tuple[tuple[int, ...], int, int | None]
+
+
+def _kind(setting: Setting) -> _Kind:
+    """Settings of one kind differ by their delay only."""
+    return setting.preferred, setting.instances, setting.threads
+
+
 def _coarse(settings: Sequence[Setting]) -> list[Setting]:
-    """Every ``COARSE``-th delay of each combination of sizes and instances."""
-    kinds: dict[tuple[tuple[int, ...], int], list[Setting]] = {}
+    """Every ``COARSE``-th delay of each kind."""
+    kinds: dict[_Kind, list[Setting]] = {}
     for setting in sorted(settings, key=lambda one: one.delay_us):
-        kinds.setdefault((setting.preferred, setting.instances), []).append(setting)
+        kinds.setdefault(_kind(setting), []).append(setting)
     return [setting for kind in kinds.values() for setting in kind[::COARSE]]
 
 
 def _near(kept: Sequence[Setting], settings: Sequence[Setting]) -> list[Setting]:
     """Settings that differ from one of ``kept`` by a somewhat shorter or longer delay only."""
-    delays: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    delays: dict[_Kind, list[int]] = {}
     for one in kept:
-        delays.setdefault((one.preferred, one.instances), []).append(one.delay_us)
+        delays.setdefault(_kind(one), []).append(one.delay_us)
     return [
         setting
         for setting in settings
-        if any(
-            delay_us / NEAR <= setting.delay_us <= delay_us * NEAR
-            for delay_us in delays.get((setting.preferred, setting.instances), ())
-        )
+        if any(delay_us / NEAR <= setting.delay_us <= delay_us * NEAR for delay_us in delays.get(_kind(setting), ()))
     ]
 
 
 def _best_of_each_count(found: Sequence[Candidate]) -> list[Setting]:
-    """How several instances share the machine is what the simulator knows least of, so each number of them stays in."""
-    best: dict[int, Setting] = {}
+    """How several instances and their threads share the machine is what the simulator knows least of, so each number of
+    them stays in."""
+    best: dict[tuple[int, int | None], Setting] = {}
     for candidate in found:
-        best.setdefault(candidate.setting.instances, candidate.setting)
+        best.setdefault((candidate.setting.instances, candidate.setting.threads), candidate.setting)
     return list(best.values())
 
 
@@ -164,10 +173,9 @@ def capacity(
         least_per_s: a setting that cannot stand this rate has capacity 0, whatever it stands below.
     """
     served, share, step = predictor.served, predictor.demand.share, look.step
-    if served.lone_us > predictor.demand.slo_us:
+    if served.lone_request_us(setting) > predictor.demand.slo_us:
         return 0.0
-    parallel = 1 if served.serialised else setting.instances
-    full_per_s = served.max_rows * parallel * 1e6 / served.full_us
+    full_per_s = served.max_rows * served.parallel(setting) * 1e6 / served.full_batch_us(setting)
     # With preparation beside computing, a batch takes less than its full time of the device.
     highest = rung_of(min(ceiling_per_s, 2 * full_per_s), step)
     lowest = rung_of(max(LEAST_RATE_PER_S, min(least_per_s, ceiling_per_s)), step)

@@ -17,7 +17,7 @@ from brim.measure.openloop_processes import run_in_processes
 from brim.measure.openloop_run import run_open_loop
 from brim.measure.plan import Protocol, usable_cores
 from brim.server.endpoint import Endpoint
-from brim.tune.bystanders import watch_bystanders
+from brim.tune.bystanders import BYSTANDERS, watch_bystanders
 from brim.tune.demand import Demand
 from brim.tune.overlay import write_overlay
 from brim.tune.run import Load, Run
@@ -33,8 +33,6 @@ MOST_PROCESSES = 8
 RETRIES = 2
 """A run that failed while the generator or other programs were short of processors is made again so often at most."""
 PAUSE_S = 1.0
-BYSTANDERS = 0.3
-"""Part of the machine that others may use before a run that failed is doubted."""
 
 Serve = Callable[[Path], AbstractContextManager[Endpoint]]
 """Serves the model repository in this folder."""
@@ -84,11 +82,17 @@ class ServerBench:
         self._opened = 0
 
     @contextmanager
-    def open(self, setting: Setting) -> Iterator[Send]:
-        """A server with this setting."""
+    def serve(self, setting: Setting) -> Iterator[Endpoint]:
+        """A server with this setting, and nothing sent to it yet."""
         self._opened += 1
         repository = write_overlay(self._scratch / str(self._opened), self._model_folder, setting)
         with self._serve(repository) as endpoint:
+            yield endpoint
+
+    @contextmanager
+    def open(self, setting: Setting) -> Iterator[Send]:
+        """A server with this setting."""
+        with self.serve(setting) as endpoint:
             target = ask_target(endpoint, self.model)
             spacing_us = round(1e6 / WARM_UP_PER_S)
             self._loop(target, list(range(0, WARM_UP_US, spacing_us)), WARM_UP_US)

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from brim.batcher.rule import NEVER
 from brim.batcher.settings import Settings
 from brim.limits import BATCH_LIMIT
+from brim.measure.plan import usable_cores
 from brim.service.schema import Service
+from brim.tune.bystanders import BYSTANDERS
 from brim.tune.choose import Choice, Point, choose
 from brim.tune.demand import Demand, demand_of
 from brim.tune.grid import Grid, flagged, make_grid, stalls
 from brim.tune.predict import Predictor, Served
 from brim.tune.refit import refit
 from brim.tune.run import Figures, Load, Run, figures
-from brim.tune.search import LOOKS, Candidate, capacity, judged, search
+from brim.tune.search import CLEARLY_BELOW, LOOKS, Candidate, capacity, judged, search
 from brim.tune.setting import DEFAULT, Setting, setting_of
+from brim.tune.threads import AS_IT_IS, Runtimes
 from brim.tune.verify import Arrivals, Bench, Effort, Send, measure_setting, simulated
 
 FIRST_SETTINGS = 4
@@ -32,6 +35,7 @@ TIE = 0.05
 MOST_TIE = 0.15
 LATENCY_TIE = 0.2
 """The same for latencies at the expected rate: the percentile of a run of a few seconds moves by that much."""
+MOST_LATENCY_TIE = 1.0
 ALIKE_DELAY, ALIKE_SIZE = 2.0, 1.5
 """Delays and largest preferred sizes that differ by a smaller factor are one idea, of which one is measured."""
 TOO_NOISY = 0.35
@@ -73,6 +77,21 @@ class Measurement:
             return self.measured.goodput_per_s > 0
         off = self.deviation
         return (off is not None and abs(off) > BOUND) or self._latency_is_off
+
+    @property
+    def repeats(self) -> int:
+        """How often it was measured."""
+        return len({run.repeat for run in self.runs})
+
+    @property
+    def bystander_cores(self) -> float:
+        """Cores that other programs used meanwhile: the median of the runs."""
+        return statistics.median(run.bystander_cores or 0.0 for run in self.runs)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others used so much of the machine that one repeat says little."""
+        return self.bystander_cores > BYSTANDERS * usable_cores()
 
     @property
     def _latency_is_off(self) -> bool:
@@ -123,14 +142,21 @@ class Tuning:
 
     @property
     def noise(self) -> list[str]:
-        """Which repeats differ too much for a verdict, one sentence each."""
+        """Why there can be no verdict, one sentence for each setting that was measured too badly."""
         others = max((run.bystander_cores or 0.0 for one in self.measurements for run in one.runs), default=0.0)
-        return [
-            f"goodput of {one.setting} differs by {one.measured.spread:.0%} between repeats, {TOO_NOISY:.0%} at most can be "
-            f"worked with; other programs used {others:.1f} cores at the worst"
-            for one in {id(one): one for one in (self.best, self.default)}.values()
-            if one.measured.spread > TOO_NOISY
-        ]
+        said = []
+        for one in {id(one): one for one in (self.best, self.default)}.values():
+            if one.measured.spread > TOO_NOISY:
+                said.append(
+                    f"goodput of {one.setting} differs by {one.measured.spread:.0%} between repeats, {TOO_NOISY:.0%} at most can "
+                    f"be worked with; other programs used {others:.1f} cores at the worst"
+                )
+            elif one.is_disturbed and one.repeats < self.effort.repeats:
+                said.append(
+                    f"{one.setting} was measured {one.repeats} of {self.effort.repeats} times before time ran out, while other "
+                    f"programs used {one.bystander_cores:.1f} cores"
+                )
+        return said
 
     @property
     def slo_met(self) -> bool:
@@ -161,6 +187,7 @@ def tune(
     effort: Effort,
     *,
     grid: Grid | None = None,
+    runtimes: Runtimes = AS_IT_IS,
     seed: int = 0,
     out_of_time: Callable[[], bool] = lambda: False,
     on_run: Callable[[Run], None] = lambda _: None,
@@ -175,18 +202,23 @@ def tune(
         bench: where settings are measured.
         effort: how much may be measured.
         grid: the candidates; ``make_grid`` of the service when absent.
+        runtimes: in which ways a batch can be run, as far as ``served`` has their times.
         seed: for everything that is drawn; the same seed and the same measurements give the same choice.
         out_of_time: asked before a setting is measured again, or further ones are; when true, neither is.
         on_run: told of every run on the bench as it ends.
         on_progress: told what is happening.
     """
+    grid = grid or make_grid(service, base, lone_us=served.lone_us, full_us=served.full_us, runtimes=runtimes)
     work = _Work(service, base, served, bench, effort, grid, seed, out_of_time, on_run, on_progress)
     current = setting_of(service)
     first = [DEFAULT, *([] if current == DEFAULT or stalls(base, current) else [current])]
     found = work.search()
-    # That instances share one device is taken for granted so far: one setting with several shows whether it is so.
+    # How instances share the machine was not looked at under load so far: one setting with several shows it. So does one
+    # with another number of threads, unless it is clearly worse by its own batch times.
     several = [one for one in found if one.setting.instances > 1][:1]
-    work.measure(_of_different_kind(first, [*found[:1], *several, *found], min(FIRST_SETTINGS, effort.settings)))
+    threaded = [one for one in found if _is_promising_with_threads(one, found)][:1]
+    picked = [*found[:1], *several, *threaded, *found]
+    work.measure(_of_different_kind(first, picked, min(FIRST_SETTINGS, effort.settings)))
     if work.is_off():
         work.correct()
         found = work.search()
@@ -211,7 +243,7 @@ class _Work:
         served: Served,
         bench: Bench,
         effort: Effort,
-        grid: Grid | None,
+        grid: Grid,
         seed: int,
         out_of_time: Callable[[], bool],
         on_run: Callable[[Run], None],
@@ -226,7 +258,7 @@ class _Work:
         self.predictor = self._predictor_of(served)
         self.refits = self.simulations = self.repeats = 0
         self.simulated: set[Setting] = set()
-        self.grid = grid or make_grid(service, base, lone_us=served.lone_us, full_us=served.full_us)
+        self.grid = grid
         self.runs: dict[Setting, list[Run]] = {}
         self.predicted: dict[Setting, Candidate] = {}
         self.goodput: dict[Setting, float] = {}
@@ -237,7 +269,11 @@ class _Work:
     def search(self) -> list[Candidate]:
         """The best candidates under what is known now; none that the linter flags."""
         found = search(
-            self.predictor, self.grid.settings, ceiling_per_s=self.effort.ceiling_per_s, on_progress=self.on_progress
+            self.predictor,
+            self.grid.settings,
+            ceiling_per_s=self.effort.ceiling_per_s,
+            complete=not self.refits,
+            on_progress=self.on_progress,
         )
         codes = flagged(self.service, [one.setting for one in found if one.setting != DEFAULT])
         return [one for one in found if not codes.get(one.setting)]
@@ -377,7 +413,9 @@ class _Work:
         ]
         # What repeats of one setting differ by is no difference between settings.
         noise = min(MOST_TIE, statistics.median(one.measured.spread for one in measurements))
-        choice = choose(points, limit_us=self.demand.slo_us, tie=max(TIE, noise), latency_tie=LATENCY_TIE)
+        choice = choose(
+            points, limit_us=self.demand.slo_us, tie=max(TIE, noise), latency_tie=_latency_tie(measurements)
+        )
         return Tuning(
             service=self.service,
             demand=self.demand,
@@ -395,6 +433,12 @@ class _Work:
         )
 
 
+def _latency_tie(measurements: Sequence[Measurement]) -> float:
+    """What repeats of one setting differ by is no difference between settings."""
+    noise = statistics.median(one.measured.latency_spread for one in measurements)
+    return max(LATENCY_TIE, min(MOST_LATENCY_TIE, noise))
+
+
 def _of_different_kind(first: Sequence[Setting], found: Sequence[Candidate], count: int) -> list[Setting]:
     """Those that are measured in any case, then the best candidates that are not like one before; ``count`` at most."""
     chosen = list(first)[:count]
@@ -406,9 +450,15 @@ def _of_different_kind(first: Sequence[Setting], found: Sequence[Candidate], cou
     return chosen
 
 
+def _is_promising_with_threads(one: Candidate, found: Sequence[Candidate]) -> bool:
+    return one.setting.threads is not None and one.capacity_per_s >= CLEARLY_BELOW * found[0].capacity_per_s
+
+
 def _alike(one: Setting, other: Setting) -> bool:
     """Whether a measurement of one says nearly all about the other."""
     if one.instances != other.instances or (one.delay_us > 0) != (other.delay_us > 0):
+        return False
+    if (one.threads, one.padding) != (other.threads, other.padding):
         return False
     sizes = [setting.preferred[-1] if setting.preferred else BATCH_LIMIT for setting in (one, other)]
     delays = [max(1, setting.delay_us) for setting in (one, other)]

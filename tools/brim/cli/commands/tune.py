@@ -17,6 +17,7 @@ from rich.table import Table
 
 import brim
 from brim.batcher.settings import settings_of
+from brim.bench.fit import fit_padding
 from brim.cli.app import JsonFlag
 from brim.cli.commands.isolate import good_rows
 from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_on_signal
@@ -28,6 +29,7 @@ from brim.measure.batch_time_run import FILE_NAME as BATCH_TIME_FILE
 from brim.measure.plan import Protocol, usable_cores
 from brim.measure.sweep import read_config
 from brim.paths import Project, find_project
+from brim.runtime.session import cores
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
 from brim.service.load import find_service
@@ -35,6 +37,7 @@ from brim.service.schema import Service
 from brim.tune.answer import document
 from brim.tune.baseline import measure_baseline
 from brim.tune.demand import demand_of
+from brim.tune.derive import derived
 from brim.tune.predict import Served
 from brim.tune.refit import served_of, with_service_times
 from brim.tune.rewrite import rewrite
@@ -43,11 +46,14 @@ from brim.tune.server_bench import ServerBench, ceiling_per_s
 from brim.tune.tuning import Tuning
 from brim.tune.tuning import tune as tune_service
 from brim.tune.verify import MOST_SETTINGS, Effort, usual_run_us
+from brim.tune.weigh import weigh
 from brim.units import ms_to_us, us_to_ms
 
 CHOICE_FILE = "choice.json"
 RUNS_FILE = "measurements.jsonl"
 INTERRUPTED = 130
+FIT_REPEATS = 3
+"""Passes over the shapes of a padded run; a cutting by these times is compared on the server before it is believed."""
 
 
 def tune(
@@ -117,21 +123,35 @@ def tune(
     tuning: Tuning | None = None
     with stop_on_signal(), tempfile.TemporaryDirectory(prefix="tune-", dir=project.cache_folder()) as scratch:
         served, about = _baseline(project, service, seed, tau_budget_ms, folder)
+        rows = good_rows(service, seed=seed)
+        model_folder = project.model_repository / service.name
         bench = ServerBench(
-            project.model_repository / service.name,
+            model_folder,
             lambda repository: _serve(project, service, repository),
-            good_rows(service, seed=seed),
+            rows,
             demand_of(service),
             scratch=Path(scratch),
             protocol=protocol,
         )
+        weighed = weigh(
+            service,
+            served,
+            bench.serve,
+            model_folder,
+            rows,
+            cores=cores(),
+            fitted=lambda: fit_padding(project, service, seed=seed, repeats=FIT_REPEATS, on_progress=say).cost,
+            on_progress=say,
+        )
+        about["weighed"] = weighed.about
         config = read_config(config_path(project.model_repository, service.name, Profile.DEFAULT))
         tuning = tune_service(
             service,
             settings_of(config),
-            served,
+            weighed.served,
             bench,
             effort,
+            runtimes=weighed.runtimes,
             seed=seed,
             out_of_time=lambda: monotonic() - began > budget_s,
             on_run=on_run,
@@ -193,8 +213,11 @@ def _baseline(
 
 @contextmanager
 def _serve(project: Project, service: Service, repository: Path) -> Iterator[Endpoint]:
+    # Several servers run at once where ways to run a batch are compared: a log for each.
+    log_file = new_log(project, "tune")
+    log_file = log_file.with_name(f"{log_file.stem}.{repository.name}.log")
     server = EmbeddedServer(
-        repository, [service.name], cache=project.cache, log_file=new_log(project), canaries=canaries([service])
+        repository, [service.name], cache=project.cache, log_file=log_file, canaries=canaries([service])
     )
     with server:
         yield server.endpoint
@@ -209,10 +232,10 @@ def _answer(
     apply: bool,
     as_json: bool,
 ) -> int:
-    data = document(tuning)
     batch_time = conditions.pop("batch_time")
+    data = document(tuning, conditions.pop("weighed"))
     data = {**data, "conditions": {**conditions, "simulations": tuning.simulations}, "batch_time": batch_time}
-    change = rewrite(project, service, tuning.best.setting)
+    change = rewrite(project, service, tuning.best.setting, derived(service, tuning.served, tuning.best.setting))
     applied = False
     unsure = _unsure(tuning)
     if apply and tuning.choice.point is not None and unsure is None:
@@ -221,6 +244,8 @@ def _answer(
     data = {**data, "diff": change.diff, "applied": applied, "folder": str(folder)}
     _write(folder, data)
     if unsure is not None:
+        if not as_json:
+            say(_words(data))
         raise CouldNotTell(
             f"{unsure}. Everything that was seen is in {folder / CHOICE_FILE}",
             hint="measure on a quiet machine, with --run-ms and --repeats higher, or from a larger one",
@@ -254,18 +279,20 @@ def _write(folder: Path, data: dict[str, Any]) -> None:
 
 def _words(data: dict[str, Any]) -> str:
     """The measured settings, the loads, the sentence, the differences."""
-    table = Table("setting", "predicted/s", "measured/s", "off by", "p50 ms", "p99 ms", "mean batch", "")
+    table = Table("setting", "predicted/s", "measured/s", "off by", "p50 ms", "p99 ms", "batch", "duty", "fill", "")
     for one in data["measurements"]:
         setting, measured, predicted = one["setting"], one["measured"], one["predicted"]
         off = one["deviation"]
         table.add_row(
-            f"{setting['preferred'] or 'none'}, {us_to_ms(setting['max_queue_delay_us']):g} ms, x{setting['instances']}",
+            _setting_words(setting),
             _number(predicted["goodput_per_s"], 1),
             _number(measured["goodput_per_s"], 1),
             "-" if off is None else f"{off:+.1%}",
             _milliseconds(measured["p50_us"]),
             _milliseconds(measured["p99_us"]),
             _number(measured["mean_batch"], 1),
+            _percent(measured["duty_at_capacity"]),
+            _percent(_ratio(measured["mean_batch_at_capacity"], data["max_batch_size"])),
             ", ".join(word for word in ("choice", "default", "current") if one[f"is_{word}"]),
         )
     loads = Table("load under the choice", "requests/s", "p50 ms", "p99 ms", "mean batch")
@@ -280,7 +307,17 @@ def _words(data: dict[str, Any]) -> str:
                 _milliseconds(seen["p99_us"]),
                 _number(seen["mean_batch"], 1),
             )
-    parts: Sequence[str] = [table_text(table), table_text(loads), data["why"]]
+    looked = data["candidates"]
+    parts: Sequence[str] = [
+        table_text(table),
+        "p50, p99 and batch at the expected rate; duty and fill at capacity",
+        table_text(loads),
+        data["why"],
+        f"limit: {data['limits']['why']}",
+        *(f"{name}: {about['why']}" for name, about in data["weighed"].items()),
+        f"{looked['generated']:,} settings generated, {looked['generated'] - looked['refused']:,} of them sound, "
+        f"{looked['simulated']:,} simulated, {looked['measured']} measured on the server",
+    ]
     bounds = data["choice"]
     if bounds:
         parts = [*parts, f"gateway: {bounds['in_flight']} in flight, timeout {us_to_ms(bounds['timeout_us']):g} ms"]
@@ -288,6 +325,21 @@ def _words(data: dict[str, Any]) -> str:
         parts = [*parts, f"way out: {data['way_out']}"]
     parts = [*parts, *(f"note: {note}" for note in data["notes"])]
     return "\n".join([*parts, data["diff"]] if data["diff"] else parts)
+
+
+def _setting_words(setting: dict[str, Any]) -> str:
+    words = f"{setting['preferred'] or 'none'}, {us_to_ms(setting['max_queue_delay_us']):g} ms, x{setting['instances']}"
+    if setting["threads"] is not None:
+        words += f", {setting['threads']} threads"
+    return words if setting["padding"] is None else f"{words}, other cutting"
+
+
+def _ratio(value: float | None, whole: int) -> float | None:
+    return None if value is None else value / whole
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.0%}"
 
 
 def _number(value: float | None, digits: int) -> str:
