@@ -14,11 +14,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from brim.bench import padding, runtime_cost
+from brim.bench import padding, runtime_cost, saturation
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
+from brim.cli.commands.bench_overload import bench_overload
 from brim.cli.commands.bench_simulation import bench_simulation, refuse_options_of_others
+from brim.cli.commands.bench_tuning import bench_tuning
 from brim.cli.commands.serve import new_log, require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say, table_text
 from brim.config.generate import Profile
@@ -38,7 +40,10 @@ class Benchmark(StrEnum):
     PADDING = "padding"
     RUNTIME_COST = "runtime-cost"
     FIT_PADDING = "fit-padding"
+    SATURATION = "saturation"
     SIMULATION = "simulation"
+    TUNING = "tuning"
+    OVERLOAD = "overload"
 
 
 DEFAULT_SERVICE = {
@@ -54,10 +59,17 @@ def bench(
         typer.Argument(
             help="padding: mixed-length text, served against loops without a server. runtime-cost: the server's processor "
             "time a request, against a model without checks. fit-padding: the `padding:` block for this machine. "
-            "simulation: the simulator's predictions against the real server."
+            "saturation: served throughput against the same model offline, for the model of known batch time and both "
+            "shipped models. "
+            "simulation: the simulator's predictions against the real server. "
+            "tuning: what `brim tune` chooses against an exhaustive sweep. "
+            "overload: what the gateway does at up to ten times the capacity."
         ),
     ],
-    name: Annotated[str | None, typer.Argument(help="A service; one that is shipped when absent.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A service; one that is shipped when absent. saturation: or known-time; all three."),
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Comparisons; 5 at least allow a verdict.")
     ] = None,
@@ -67,13 +79,26 @@ def bench(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.1, max=600, help="simulation: length of a point; a few thousand requests when absent."),
+        typer.Option(
+            min=0.1,
+            max=600,
+            help="simulation: length of a point; a few thousand requests when absent. "
+            "overload: length of an open loop.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, for the figures and raw output.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Answer a question about speed on this machine; exit code 1 when a target is missed, 3 when noise forbids an answer."""
     project = find_project()
+    if benchmark is Benchmark.TUNING:
+        refuse_options_of_others(benchmark.value, {"a service": name, "--points": points, "--seconds": seconds})
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-tuning"
+        return bench_tuning(project, folder, rounds=rounds, seed=seed, as_json=as_json)
+    if benchmark is Benchmark.OVERLOAD:
+        refuse_options_of_others(benchmark.value, {"a service": name, "--points": points})
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-overload"
+        return bench_overload(project, folder, rounds=rounds, seconds=seconds, seed=seed, as_json=as_json)
     is_simulation = benchmark is Benchmark.SIMULATION
     refuse_options_of_others(
         benchmark.value,
@@ -82,15 +107,17 @@ def bench(
     if is_simulation:
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-simulation"
         return bench_simulation(project, folder, points=points, seconds=seconds, seed=seed, as_json=as_json)
-    service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
-    _require_shape(benchmark, service)
-    require_artifacts(project, [service], Profile.DEFAULT)
+    services = _services(benchmark, project, name)
+    require_artifacts(project, services, Profile.DEFAULT)
     folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-{benchmark.value}"
     # Before the minutes that it takes to have something to put there.
     folder.mkdir(parents=True, exist_ok=True)
     answer: Comparison | Fit | None = None
     with stop_on_signal():
-        answer = _answer(benchmark, project, service, folder, rounds, seed)
+        if benchmark is Benchmark.SATURATION:
+            answer = _saturation(project, services, name, folder, rounds, seed)
+        else:
+            answer = _answer(benchmark, project, services[0], folder, rounds, seed)
     if answer is None:
         say("interrupted: no answer")
         return INTERRUPTED
@@ -127,6 +154,36 @@ def _answer(
     )
 
 
+def _saturation(
+    project: Project, services: list[Service], name: str | None, folder: Path, rounds: int | None, seed: int
+) -> Comparison:
+    effort = saturation.DEFAULT_EFFORT if rounds is None else replace(saturation.DEFAULT_EFFORT, rounds=rounds)
+    return saturation.saturation(
+        project,
+        services,
+        known_time=name in (None, saturation.KNOWN_TIME),
+        launcher=find_launcher(project.cache_folder(), on_progress=say),
+        folder=folder,
+        log_file=new_log(project),
+        seed=seed,
+        effort=effort,
+        on_progress=say,
+    )
+
+
+def _services(benchmark: Benchmark, project: Project, name: str | None) -> list[Service]:
+    """The services that the question is asked of.
+
+    Raises:
+        InputError: there is none of that name, or the question cannot be asked of it.
+    """
+    if benchmark is Benchmark.SATURATION:
+        return saturation.services_of(project.services, name)
+    service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
+    _require_shape(benchmark, service)
+    return [service]
+
+
 def _require_shape(benchmark: Benchmark, service: Service) -> None:
     """Refuse a service that the question cannot be asked of.
 
@@ -146,10 +203,15 @@ def _require_shape(benchmark: Benchmark, service: Service) -> None:
 
 
 def _shown(found: Comparison) -> str:
-    parts = [f"{found.name}: {found.conditions}", table_text(_ratios(found)), table_text(_figures(found))]
+    parts = [f"{found.name}: {found.conditions}"]
+    parts += [table_text(_ratios(found))] if found.ratios else []
+    parts.append(table_text(_figures(found)))
     stages = found.details.get("stages_us")
     if isinstance(stages, dict):
         parts.append(table_text(_stages(stages)))
+    findings = found.details.get("findings")
+    if isinstance(findings, list):
+        parts += findings
     return "\n".join(parts)
 
 
