@@ -1,0 +1,1 @@
+"""Steady load for a long time: does throughput stay, and does nothing grow?"""
