@@ -34,7 +34,7 @@ bench-sim: env
 bench-tune: env
 	@$(BIN)/brim bench tuning $(ARGS)
 
-# The gateway at up to ten times what the model can answer: 6 minutes.
+# The gateway at up to ten times what the model can answer: 4 minutes.
 bench-overload: env
 	@$(BIN)/brim bench overload $(ARGS)
 

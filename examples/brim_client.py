@@ -29,8 +29,13 @@ Outputs = dict[str, np.ndarray[Any, Any]]
 BUSY = ("429", "503", "RESOURCE_EXHAUSTED", "UNAVAILABLE")
 LATE = "DEADLINE_EXCEEDED"
 CONNECTIONS = 100
-CHANNEL = [("grpc.enable_retries", 0), ("grpc.max_receive_message_length", -1)]
-"""Retries are counted here; the library's own would come on top."""
+CHANNEL = [
+    ("grpc.enable_retries", 0),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_receive_message_length", -1),
+]
+"""Retries are counted here, and the library's own would come on top. It would wait up to two minutes for a gateway that is
+back in seconds."""
 JSON_BYTES = "Inference-Header-Content-Length"
 
 

@@ -21,7 +21,8 @@ LEAVERS = 40
 TINY = Effort(
     seconds=1.5,
     factors=(3.0,),
-    mix_factors=(3.0,),
+    mix_factors=(2.0,),
+    mix_lengths=1.0,
     tries=1,
     callers=(40,),
     burst=200,
@@ -74,7 +75,8 @@ def test_three_times_the_capacity_is_refused_in_part(found: Found) -> None:
 def test_batch_is_shed_before_interactive(found: Found) -> None:
     (load,) = found.mixes
     refused = {name: load.gateway.of(Outcome.REFUSED, name) for name in (INTERACTIVE, BATCH)}
-    assert refused[BATCH] > refused[INTERACTIVE]
+    # Without classes both are refused alike: as many come of one as of the other.
+    assert refused[BATCH] > 0 and refused[BATCH] >= 1.5 * refused[INTERACTIVE]
     assert load.gateway.reasons[BATCH, "shed"] == refused[BATCH]
     answered = {name: load.accounts[name].counts[Outcome.ANSWERED] for name in (INTERACTIVE, BATCH)}
     assert answered[INTERACTIVE] > answered[BATCH]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -263,3 +264,12 @@ def test_a_budget_is_spent_by_retries_only() -> None:
     for _ in range(100):
         spent.earn()
     assert spent.left == 2
+
+
+def test_every_reason_of_the_gateway_is_explained_to_clients(checkout: Path) -> None:
+    def reasons(document: str) -> set[str]:
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| \d{3}", (checkout / "docs" / document).read_text(), re.MULTILINE)
+        return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    assert "queue_full" in reasons("gateway.md")
+    assert reasons("clients.md") == reasons("gateway.md")

@@ -42,7 +42,7 @@ from tests.server.test_cases_isolation import server as server_of_cases  # noqa:
 MODEL = "known"
 INFER = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: gateway\r\n".encode()
 BODY_BYTES = 256 << 10
-QUICK = {"HEADERS_TIMEOUT_S": 2, "BODY_TIMEOUT_S": 1, "ANSWER_TIMEOUT_S": 2}
+HASTY = {"HEADERS_TIMEOUT_S": 3, "BODY_TIMEOUT_S": 1, "ANSWER_TIMEOUT_S": 4}
 """What a caller may take for its headers; and, added up, for its request with its answer."""
 PATIENCE_S = 60
 MOST_CONNECTIONS = 9_000
@@ -78,9 +78,14 @@ def few_files() -> Iterator[int]:
 
 
 @pytest.fixture
-def gateway(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
-    for name, seconds in QUICK.items():
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For gateways that are started after it."""
+    for name, seconds in HASTY.items():
         monkeypatch.setattr(envoy_config, name, seconds)
+
+
+@pytest.fixture
+def gateway(server: EmbeddedServer, tmp_path: Path) -> Iterator[Gateway]:
     with Gateway(
         server.endpoint,
         log_file=tmp_path / "envoy.log",
@@ -168,6 +173,7 @@ def what_came(one: socket.socket) -> bytes | None:
         return b""
 
 
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(
     ("head", "drop"),
     [(INFER, b"X-Slow: 1\r\n"), (INFER + b"Content-Length: 100000\r\n\r\n", b"x")],

@@ -106,6 +106,8 @@ def test_what_does_not_leak_is_not_blamed(stack: Stack, tmp_path: Path) -> None:
         assert 1 <= line["connections"] <= 84
         assert 0 <= line["in_flight"] <= line["most_in_flight"] <= 84
         assert line["upstream"] >= 1
+        assert line["busy_us"] > line["own_us"] > 0
+    assert lines[-1]["own_us"] > lines[0]["own_us"]
 
 
 def test_a_model_that_leaks_is_found(stack: Stack, tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_a_server_that_dies_ends_the_run_with_a_no(stack: Stack, tmp_path: Path)
             os.kill(stack.server.pid, signal.SIGKILL)
 
     killed: list[int] = []
-    plan = SoakPlan(3_600, 20, least_every_us=250_000)
+    plan = SoakPlan(10, 20, least_every_us=250_000)
     result = run_soak(stack, "known", ROWS, plan, folder=tmp_path, on_sample=on_sample)
     assert killed and not result.interrupted
     assert result.verdict.answer is Answer.NOT_FLAT

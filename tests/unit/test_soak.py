@@ -30,9 +30,16 @@ RATE = 1_000
 
 
 def held(
-    *, server: float = 100, stubs: float = 200, envoy: float = 50, shm: float = 4, fds: int = 60, connections: int = 0
+    *,
+    server: float = 100,
+    stubs: float = 200,
+    envoy: float = 50,
+    shm: float = 4,
+    fds: int = 60,
+    connections: int = 0,
+    others_s: float = 0,
 ) -> Resources:
-    """Memory in MiB."""
+    """Memory in MiB; processor time of other programs."""
     return Resources(
         rss={"tritonserver": round(server * MIB), "stubs": round(stubs * MIB), "envoy": round(envoy * MIB)},
         fds={"tritonserver": fds, "stubs": 5, "envoy": fds},
@@ -40,6 +47,8 @@ def held(
         upstream=10,
         shm_regions=2,
         shm_bytes=round(shm * MIB),
+        busy_us=1_000 + round(others_s * S),
+        own_us=1_000,
     )
 
 
@@ -96,16 +105,41 @@ def test_throughput_that_falls_is_found(answered: Callable[[int], int]) -> None:
 
 def test_what_is_under_way_at_the_end_of_a_window_is_no_fall() -> None:
     """Ten requests of a thousand a second over a window of one second."""
-    samples = run(10, answered=lambda second: 1_020 if second == 0 else 995)
+    samples = run(10, answered=lambda second: RATE if second == 0 else 976)
     assert verdict(samples).answer is Answer.FLAT
     # But not when the limit of requests under way was reached: those answers do not come.
     assert verdict(samples, dropped=1).answer is Answer.NOT_FLAT
 
 
+def test_what_had_piled_up_before_the_first_window_is_no_measure() -> None:
+    assert verdict(run(answered=lambda second: 1_100 if second < 10 else RATE)).answer is Answer.FLAT
+
+
 def test_noise_is_no_verdict() -> None:
+    """As low before, and back again: whatever it was, it passed."""
     found = verdict(run(answered=lambda second: 900 if second >= 90 or 40 <= second < 50 else RATE))
     assert found.answer is Answer.COULD_NOT_TELL
     assert "noisy" in found.reasons[0]
+    often = verdict(run(answered=lambda second: RATE if second < 10 or 80 <= second < 90 else 900), dropped=3)
+    assert often.answer is Answer.COULD_NOT_TELL
+    never_back = verdict(run(answered=lambda second: RATE if second < 10 else 900 + second % 10))
+    assert never_back.answer is Answer.NOT_FLAT
+
+
+def test_a_fall_while_others_take_the_processors_is_no_verdict() -> None:
+    slow = run(
+        answered=lambda second: RATE if second < 90 else 800,
+        resources=lambda second: held(others_s=0.5 * max(0, second - 85)),
+    )
+    found = verdict(slow)
+    assert found.answer is Answer.COULD_NOT_TELL
+    assert "other programs took 0.50 processors, 0.00 in the first" in found.reasons[0]
+    assert 0 < found.others_cores < 0.1
+    # As much all the time is no excuse.
+    always = run(
+        answered=lambda second: RATE if second < 90 else 800, resources=lambda second: held(others_s=0.5 * second)
+    )
+    assert verdict(always).answer is Answer.NOT_FLAT
 
 
 def test_a_generator_that_sends_too_little_is_no_verdict() -> None:
@@ -352,7 +386,6 @@ def test_the_picture_shows_the_run(tmp_path: Path) -> None:
     from brim.soak.plot import draw
 
     samples = run(20)
-    first = draw(samples, verdict(samples), tmp_path / "one.svg", title="known_time").read_bytes()
-    assert draw(samples, verdict(samples), tmp_path / "two.svg", title="known_time").read_bytes() == first
+    drawn = draw(samples, verdict(samples), tmp_path / "soak.svg", title="known_time").read_bytes()
     for name in ("throughput", "rss.tritonserver", "rss.stubs", "rss.envoy", "shm", "fds.envoy", "in_flight"):
-        assert f'id="{name}"'.encode() in first
+        assert f'id="{name}"'.encode() in drawn

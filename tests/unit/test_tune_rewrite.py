@@ -151,8 +151,9 @@ def test_the_default_has_an_empty_batcher_block(project: Project, tmp_path: Path
 def test_bounds_follow_from_the_objective_and_the_batch_time() -> None:
     machine = served(10_000, 100)
     bounds = bounds_for(service(), machine, Setting(delay_us=5_000))
-    assert bounds.in_flight == 400, "four batches of 20 ms within 99.7 ms"
-    assert bounds.timeout_us == 5 * 20_000 + 5_000 + 300
+    assert bounds.in_flight == 300, "three batches of 20 ms after 20.1 ms, within 99.7 ms"
+    assert bounds.timeout_us == 100_000, "no less than the objective"
+    assert bounds_for(service(), machine, Setting(delay_us=50_000)).timeout_us == 4 * 20_000 + 50_000 + 300
     patient = service(slo={"latency_ms": 100, "caller_gives_up_ms": 150})
     assert bounds_for(patient, machine, DEFAULT).timeout_us == 150_000
     assert bounds_for(service(slo={"latency_ms": 1}), machine, DEFAULT).in_flight == 100
@@ -160,8 +161,8 @@ def test_bounds_follow_from_the_objective_and_the_batch_time() -> None:
 
 def test_instances_side_by_side_let_in_so_many_more() -> None:
     machine = served(10_000, 100, serialised=False)
-    assert bounds_for(service(), machine, Setting(instances=2)).in_flight == 800
-    assert bounds_for(service(), served(10_000, 100), Setting(instances=2)).in_flight == 400
+    assert bounds_for(service(), machine, Setting(instances=2)).in_flight == 600
+    assert bounds_for(service(), served(10_000, 100), Setting(instances=2)).in_flight == 300
 
 
 GATEWAY = """\
@@ -189,9 +190,9 @@ def test_what_the_gateway_needs_is_written_with_a_word_on_where_it_comes_from() 
     after = service_text(GATEWAY, of, setting_of(of), gateway)
     assert after.startswith(GATEWAY)
     found = loaded(after)
-    assert found.batching.in_flight_bound == 400 == bounds_for(of, machine, setting_of(of)).in_flight
+    assert found.batching.in_flight_bound == 300 == bounds_for(of, machine, setting_of(of)).in_flight
     assert found.batching.batch_time == BatchTime(tau0_us=10_000, alpha_us=100)
-    assert re.search(r"in_flight_bound: 400 +# by brim tune: the rows of full batches, 20 ms each", after)
+    assert re.search(r"in_flight_bound: 300 +# by brim tune: the rows of full batches, 20 ms each", after)
     assert found.batching.model_copy(update={"in_flight_bound": None, "batch_time": None}) == of.batching
 
 
@@ -225,7 +226,7 @@ def test_a_second_measurement_of_the_same_machine_changes_nothing(machine: Serve
 def test_another_objective_moves_the_bound() -> None:
     before = loaded(GATEWAY)
     text = service_text(GATEWAY, before, DEFAULT, derived(before, served(10_000, 100), DEFAULT))
-    of = loaded(text.replace("latency_ms: 100", "latency_ms: 55"))
+    of = loaded(text.replace("latency_ms: 100", "latency_ms: 65"))
     again = derived(of, served(10_000, 100), DEFAULT)
     assert again.in_flight_bound == 200
     assert again.batch_time == of.batching.batch_time

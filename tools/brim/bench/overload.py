@@ -110,9 +110,9 @@ class _Run:
         runs_a_round = len(Protocol) * 4
         self.left_s = {
             "capacity": len(effort.callers) * effort.seconds,
-            "loads": len(effort.factors) * self.load_s,
-            "mixes": len(effort.mix_factors) * self.load_s,
-            "leaving": self.load_s,
+            "loads": len(effort.factors) * self.load_s(),
+            "mixes": len(effort.mix_factors) * self.load_s(effort.mix_lengths),
+            "leaving": self.load_s(),
             "bursts": effort.burst_rounds * BURST_S,
             "leaves": len(Protocol) * 6 * place.case.slow_us / US_PER_S,
             "costs": (effort.cost_rounds if launcher else 0)
@@ -120,10 +120,9 @@ class _Run:
             * (3 * effort.cost_window_ms / 1_000 + COST_EXTRA_S),
         }
 
-    @property
-    def load_s(self) -> float:
+    def load_s(self, lengths: float = 1.0) -> float:
         """An open loop."""
-        return self.effort.seconds + LOAD_EXTRA_S
+        return lengths * self.effort.seconds + LOAD_EXTRA_S
 
     def begin(self, words: str) -> None:
         """Say what comes, and how long it and all after it takes."""
@@ -138,7 +137,10 @@ class _Run:
         """Every part."""
         closed = self.capacity()
         loads = [self.load("loads", factor, f"{factor:g}x", self.alone(factor)) for factor in self.effort.factors]
-        mixes = [self.load("mixes", factor, f"{factor:g}x", self.mixed(factor)) for factor in self.effort.mix_factors]
+        mixes = [
+            self.load("mixes", factor, f"{factor:g}x", self.mixed(factor), lengths=self.effort.mix_lengths)
+            for factor in self.effort.mix_factors
+        ]
         self.begin(f"{self.effort.burst_rounds} bursts of {self.effort.burst}")
         bursts = measure_bursts(self.place, self.effort.burst, self.effort.burst_rounds)
         self.left_s["bursts"] = 0.0
@@ -190,18 +192,18 @@ class _Run:
             Group("deadline", rate / 4, {TIMEOUT_HEADER: f"{half_us // 1_000}"}),
         ]
 
-    def load(self, part: str, factor: float, name: str, groups: Sequence[Group]) -> Load:
+    def load(self, part: str, factor: float, name: str, groups: Sequence[Group], *, lengths: float = 1.0) -> Load:
         """An open loop; again when the driver was its limit."""
         who = " and ".join(group.name for group in groups) if len(groups) > 1 else "one kind of callers"
         self.begin(f"{name} of capacity, {who}")
         for attempt in range(self.effort.tries):
             found = measure_load(
-                self.place, name, factor, groups, seconds=self.effort.seconds, seed=self.seed + attempt
+                self.place, name, factor, groups, seconds=lengths * self.effort.seconds, seed=self.seed + attempt
             )
             if not found.limits:
                 break
             self.say(f"the driver was the limit: {'; '.join(found.limits)}")
-        self.spent(part, self.load_s)
+        self.spent(part, self.load_s(lengths))
         return found
 
     def leave(self, protocol: Protocol) -> Leave:

@@ -88,6 +88,7 @@ class Effort:
         seconds: length of an open loop, and of a closed one.
         factors: offered load over capacity, callers of one kind.
         mix_factors: the same, half interactive and half batch.
+        mix_lengths: so many times ``seconds`` they last: that nobody is refused who is important shows only in many.
         tries: measurements of an open loop whose generator was the limit.
         callers: of the closed loops, whose best rate tells the capacity; never above the bound.
         capacity_ratio: capacity over that rate.
@@ -103,6 +104,7 @@ class Effort:
     seconds: float = 10.0
     factors: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0, 10.0)
     mix_factors: tuple[float, ...] = (0.8, 2.0)
+    mix_lengths: float = 2.0
     tries: int = 2
     callers: tuple[int, ...] = (200, 300)
     capacity_ratio: float = 0.9

@@ -6,16 +6,19 @@
 --
 -- Envoy tells a script when an answer begins, not when a caller leaves. But the handle of a stream is garbage as soon as
 -- the stream has ended: what a weak table has lost was left by its caller. Counts are looked over in this way before
--- anybody is refused, so they are too high for SWEEP_EVERY_MS at most. Each worker of Envoy counts for itself.
+-- anybody is refused, so they are too high for the pause between two sweeps at most. Each worker of Envoy counts for itself.
 
 local SWEEP_EVERY_MS, SWEEP_AT_LEAST_EVERY_MS = 10, 1000
+-- The next sweep comes so many times later as one took: all of them take a twentieth of the worker at most.
+local SWEEP_PAUSE = 20
 
 local models = {}
 for name, bounds in pairs(ADMITTED) do
   models[name] = { bounds = bounds, in_flight = 0, abandoned = 0, seen_ms = 0 }
 end
 local handles = setmetatable({}, { __mode = "v" })
-local requests, last_slot, swept_ms = {}, 0, 0
+local requests, last_slot, swept_ms, sweep_took_ms = {}, 0, 0, 0
+local bodies, body_handles, held_bytes = {}, setmetatable({}, { __mode = "v" }), 0
 
 local function batch_ms(bounds, rows)
   return bounds.tau0_ms + bounds.alpha_ms * rows
@@ -32,7 +35,8 @@ local function drain(model, now_ms)
   model.seen_ms = now_ms
 end
 
-local function forget(slot, was_abandoned)
+-- Once its time of execution is over, the server has worked off what its caller has abandoned at some time before.
+local function forget(slot, abandoned_at_ms)
   local request = requests[slot]
   requests[slot], handles[slot] = nil, nil
   if not request then
@@ -40,19 +44,53 @@ local function forget(slot, was_abandoned)
   end
   local model = request.model
   model.in_flight = model.in_flight - 1
-  if was_abandoned and not request.is_grpc and model.bounds.tau0_ms then
+  if abandoned_at_ms and request.done_ms and abandoned_at_ms < request.done_ms then
     model.abandoned = model.abandoned + 1
   end
 end
 
+local function let_go(slot)
+  held_bytes = held_bytes - (bodies[slot] or 0)
+  bodies[slot], body_handles[slot] = nil, nil
+end
+
 local function sweep(now_ms)
   swept_ms = now_ms
+  local began_s = os.clock()
   collectgarbage()
   for slot in pairs(requests) do
     if not handles[slot] then
-      forget(slot, true)
+      forget(slot, now_ms)
     end
   end
+  for slot in pairs(bodies) do
+    if not body_handles[slot] then
+      let_go(slot)
+    end
+  end
+  sweep_took_ms = (os.clock() - began_s) * 1000
+end
+
+local function may_sweep(now_ms)
+  return now_ms - swept_ms >= math.max(SWEEP_EVERY_MS, SWEEP_PAUSE * sweep_took_ms)
+end
+
+-- Sets memory aside for a body that is on its way. Nil when there is none left; small bodies need none.
+local function hold(handle, bytes)
+  if bytes <= LIMITS.small_body_bytes then
+    return 0
+  end
+  local now_ms = handle:timestamp()
+  if held_bytes + bytes > LIMITS.held_bytes and may_sweep(now_ms) then
+    sweep(now_ms)
+  end
+  if held_bytes + bytes > LIMITS.held_bytes then
+    return nil
+  end
+  last_slot = last_slot + 1
+  bodies[last_slot], body_handles[last_slot] = bytes, handle
+  held_bytes = held_bytes + bytes
+  return last_slot
 end
 
 -- When a request would be answered that comes behind so many. Of the batch that runs, half is taken to be over.
@@ -92,7 +130,7 @@ local function admit(handle, model, class, timeout_ms, is_grpc)
   local now_ms = handle:timestamp()
   drain(model, now_ms)
   local reason = reason_against(model, class, timeout_ms)
-  if now_ms - swept_ms >= (reason and SWEEP_EVERY_MS or SWEEP_AT_LEAST_EVERY_MS) then
+  if may_sweep(now_ms) and (reason or now_ms - swept_ms >= SWEEP_AT_LEAST_EVERY_MS) then
     sweep(now_ms)
     reason = reason_against(model, class, timeout_ms)
   end
@@ -100,7 +138,10 @@ local function admit(handle, model, class, timeout_ms, is_grpc)
     return reason
   end
   last_slot = last_slot + 1
-  requests[last_slot] = { model = model, is_grpc = is_grpc }
+  -- Triton drops a gRPC call that is abandoned, and executes any other.
+  local done_ms = not is_grpc and model.bounds.tau0_ms
+    and now_ms + finish_ms(model.bounds, math.floor(model.in_flight + model.abandoned))
+  requests[last_slot] = { model = model, done_ms = done_ms or nil }
   handles[last_slot] = handle
   model.in_flight = model.in_flight + 1
   handle:streamInfo():dynamicMetadata():set("brim", "slot", last_slot)

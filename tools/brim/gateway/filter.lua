@@ -15,7 +15,7 @@ local function answer(handle, is_grpc, status, grpc_status, reason, text)
   if is_grpc then
     headers["grpc-status"] = tostring(grpc_status)
   end
-  if status == 429 then
+  if status == 429 or status == 503 then
     headers["retry-after"] = tostring(RETRY_AFTER_S)
   end
   handle:respond(headers, (text:gsub("[^ -~]", "?")))
@@ -144,7 +144,14 @@ local function look_at(handle)
   local header_ms = tonumber(headers:get("x-brim-timeout-ms") or "")
   local call_ms = grpc_timeout_ms(headers:get("grpc-timeout") or "")
   local class_name = headers:get("x-brim-class")
+  -- A gRPC call does not say how long it will be; the window of its connection is its bound.
+  local announced = is_grpc and 0 or tonumber(headers:get("content-length") or "") or LIMITS.body_bytes
+  local held = hold(handle, announced)
+  if not held then
+    return answer(handle, is_grpc, 503, 14, "unavailable", "the gateway holds as many bodies of other requests as it may")
+  end
   local body = handle:body()
+  let_go(held)
   local text = body and body:getBytes(0, body:length()) or ""
   local fine, asked, name = pcall(check, text, header_length)
   if not fine then
@@ -199,6 +206,6 @@ function envoy_on_response(handle)
   local metadata = handle:streamInfo():dynamicMetadata():get("brim")
   local slot = metadata and metadata["slot"]
   if slot then
-    forget(slot, handle:headers():get(":status") == "504")
+    forget(slot, handle:headers():get(":status") == "504" and handle:timestamp() or nil)
   end
 end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import urllib.request
 from contextlib import suppress
@@ -14,6 +15,7 @@ from brim.gateway.envoy import Gateway
 from brim.server import leftovers
 from brim.server.embedded import EmbeddedServer
 from brim.soak.sample import GATEWAY, SERVER, STUBS, Resources
+from brim.units import US_PER_S
 
 ANSWER_TIMEOUT_S = 5.0
 BLOCK_BYTES = 512
@@ -53,6 +55,8 @@ class Reader:
             upstream=at_gateway.get(self._stats["upstream"]),
             shm_regions=len(sizes),
             shm_bytes=sum(sizes),
+            busy_us=_busy_us(),
+            own_us=sum(map(_taken_us, [psutil.Process(), *itertools.chain(*programs.values())])),
         )
 
     def _at_gateway(self) -> dict[str, int]:
@@ -69,7 +73,7 @@ class Reader:
 def _process(of: EmbeddedServer | Gateway) -> list[psutil.Process]:
     """None while it is being started anew."""
     try:
-        return [] if of.pid is None else [psutil.Process(of.pid)]
+        return [psutil.Process(of.pid)]
     except (psutil.NoSuchProcess, ServerFailed):
         return []
 
@@ -79,3 +83,16 @@ def _held(process: psutil.Process) -> tuple[int, int]:
         return process.memory_info().rss, process.num_fds()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return 0, 0
+
+
+def _taken_us(process: psutil.Process) -> int:
+    try:
+        times = process.cpu_times()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+    return round((times.user + times.system) * US_PER_S)
+
+
+def _busy_us() -> int:
+    times = psutil.cpu_times()
+    return round((times.user + times.nice + times.system + times.irq + times.softirq + times.steal) * US_PER_S)

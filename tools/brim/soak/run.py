@@ -36,8 +36,10 @@ MOST_SAMPLES = 86_400
 """Of a run, and lines of its file: a day of one a second. A longer run has longer samples."""
 LONGEST_S = 30 * 86_400
 MOST_PER_S = 100_000
-LONGEST_LEAD_IN_US = 2 * US_PER_S
+LONGEST_LEAD_IN_US = 10 * US_PER_S
 LEAD_IN_PART = 5
+"""Load before the first sample: a fifth of the run, 10 s at most, in which connections are opened and what piles up meanwhile is
+worked off."""
 SETTLE_S = 5.0
 """What the gateway gets to notice that its callers have left."""
 POLL_S = 0.05

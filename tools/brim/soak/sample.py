@@ -23,6 +23,8 @@ class Resources:
         upstream: connections from the gateway to the server; None likewise.
         shm_regions: shared-memory regions of the server.
         shm_bytes: memory that they take.
+        busy_us: processor time that everything on the machine has taken since it was started.
+        own_us: of that, what these programs and the generator have taken.
     """
 
     rss: Mapping[str, int]
@@ -31,6 +33,8 @@ class Resources:
     upstream: int | None
     shm_regions: int
     shm_bytes: int
+    busy_us: int = 0
+    own_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,6 +246,7 @@ def shown(result: SoakResult) -> str:
     ]
     if data["p50_us"] is not None:
         lines.append(f"p50 {us_to_ms(data['p50_us']):.1f} ms, p99 {us_to_ms(data['p99_us']):.1f} ms")
+    lines.append(f"other programs on this machine took {verdict.others_cores:.2f} processors")
     return "\n".join([*lines, f"verdict: {verdict.answer.value}", *(f"  {reason}" for reason in verdict.reasons)])
 
 
