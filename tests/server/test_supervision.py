@@ -141,7 +141,8 @@ def test_idle_stub_is_replaced_and_the_other_models_callers_notice_nothing(
         await until(lambda: "doubler" in server.stubs().values(), "it is not loaded anew")
         before = len(traffic.right)
         await until(lambda: len(traffic.right) >= before + 16, "the other model does not answer meanwhile")
-        assert control.state("doubler") == ("LOADING", "")
+        # Its former stub may still be on its way out.
+        await until(lambda: control.state("doubler") == ("LOADING", ""), "it is not being loaded")
         steered.order("doubler", "")
         await until(lambda: bool(supervisor.events), "nothing was healed")
         stop.set()

@@ -149,6 +149,20 @@ def test_last_of_two_map_entries_has_the_positions() -> None:
     assert 'parameters["a"].string_value' not in parsed.positions
 
 
+@pytest.mark.parametrize("value", ["inf", "-inf", "Infinity", "-infinity", "nan"])
+def test_decimal_numbers_need_not_be_finite(value: str) -> None:
+    parsed = parse(f"model_metrics {{ metric_control {{ histogram_options {{ buckets: {value} }} }} }}", "f")
+    assert not parsed.findings
+    assert parsed.message is not None
+    assert parse(write(parsed.message), "f").findings == parsed.findings
+
+
+def test_a_sign_stands_directly_before_what_is_infinite() -> None:
+    text = "model_metrics { metric_control { histogram_options { buckets: - inf } } }"
+    assert errors(parse(text, "f"))[0] == ("CFG010", 1, 63)
+    assert errors(parse("max_batch_size: -inf", "f")) == [("CFG010", 1, 17)]
+
+
 def test_64_bit_values_stay_exact() -> None:
     text = (CASES / "07_uint64_priorities.pbtxt").read_text(encoding="utf-8")
     parsed = parse(text, "f")

@@ -20,6 +20,7 @@ _MOST_DIGITS = 25
 """More than a 64-bit value has in any base."""
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*|(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eEfF]))(?:[eE][+-]?[0-9]+)?[fF]?)")
+_NOT_FINITE = {"inf", "-inf", "infinity", "-infinity", "nan"}
 _TRUTH = {"true", "false", "True", "False", "t", "f", "0", "1"}
 _FLOATS = {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}
 
@@ -56,7 +57,7 @@ def read_value(known: FieldDescriptor, tokens: Tokens, faults: Faults) -> str | 
             said = f"{known.name} is true or false, got {token.text}"
             faults.add(WRONG_VALUE, token.place, said, f"write {known.name}: true, or false")
     elif known.cpp_type in _FLOATS and (
-        token.kind == "string" or not (_DECIMAL.fullmatch(token.text) or token.text.lower() in ("inf", "nan"))
+        token.kind == "string" or not (_DECIMAL.fullmatch(token.text) or token.text.lower() in _NOT_FINITE)
     ):
         said = f"{known.name} is a decimal number, got {token.text}"
         faults.add(WRONG_VALUE, token.place, said, "write it in decimal, without quotes")

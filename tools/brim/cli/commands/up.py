@@ -18,11 +18,13 @@ from brim.cli.self_check import Verdict, self_check
 from brim.cli.status_line import StatusLine
 from brim.config.files import write_configs
 from brim.config.generate import Profile
-from brim.errors import AnswerIsNo
+from brim.errors import AnswerIsNo, ServerFailed
 from brim.findings import Severity
 from brim.lint import lint_paths
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer, ServerOptions
+from brim.server.endpoint import NO_ANSWER
+from brim.server.logs import log_tail
 from brim.server.watch import watch
 from brim.service.load import find_services
 from brim.service.schema import Service
@@ -56,7 +58,7 @@ def up(
         ) as server:
             say("[5/5] self-check: real requests, every answer compared")
             for service in services:
-                found = self_check(server.endpoint, service)
+                found = _checked(server, service)
                 verdicts += found
                 for verdict in found:
                     say(f"      {_line(verdict)}")
@@ -76,6 +78,17 @@ def up(
     if as_json:
         put_answer("up", {"self_check": [_as_json(verdict) for verdict in verdicts]}, ok=all(v.ok for v in verdicts))
     return 0 if all(verdict.ok for verdict in verdicts) else 1
+
+
+def _checked(server: EmbeddedServer, service: Service) -> list[Verdict]:
+    try:
+        return self_check(server.endpoint, service)
+    except NO_ANSWER as error:
+        raise ServerFailed(
+            f"{service.name}: {server.how_it_ended() or 'tritonserver runs'}, and its statistics cannot be read: {error}\n"
+            f"the end of {server.log_file}:\n{log_tail(server.log_file)}",
+            hint="start it again; `brim serve` starts a server anew that has ended",
+        ) from error
 
 
 def _prepare(project: Project, services: Sequence[Service]) -> None:
