@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,6 +174,25 @@ def test_refusals_have_the_code_of_their_protocol(gateway: Gateway) -> None:
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
     client.close()
     assert asked(gateway, "POST", INFER, b"{}", content_encoding="gzip")[0] == 415
+
+
+def test_an_error_with_a_long_text_does_not_end_the_connection_that_others_share(gateway: Gateway) -> None:
+    """A caller's text in Triton's answer was a header too long for Envoy, which reset every call on the connection."""
+    tensor = triton_grpc.InferInput("IMAGE", [1, 1, 8, 8], "FP32")
+    tensor.set_data_from_numpy(IMAGE)
+    client = gateway.endpoint.grpc_client()
+    for parameters in ({f"sequence_{name}": "x" * 200_000 for name in "abc"}, {"triton_" + "x" * 4_000: 1}):
+        for outputs in (None, [triton_grpc.InferRequestedOutput("y" * 4_000)]):
+            message = triton_grpc._utils._get_inference_request(  # the client itself takes no such parameters
+                "image_classifier", [tensor], "", "i" * 4_000, outputs, 0, False, False, 0, None, None
+            )
+            for key, value in parameters.items():
+                message.parameters[key].string_param = str(value)
+            with suppress(grpc.RpcError):
+                client._client_stub.ModelInfer(message, timeout=30)
+    client.close()
+    with urllib.request.urlopen(f"http://{gateway.admin}/stats?filter=upstream_cx_protocol_error") as answer:
+        assert {line.rpartition(":")[2].strip() for line in answer.read().decode().splitlines()} == {"0"}
 
 
 def test_what_changes_the_server_is_not_offered(shipped: EmbeddedServer, gateway: Gateway) -> None:

@@ -247,3 +247,25 @@ def test_the_shortest_of_a_requests_own_bounds_is_kept(
 
 def test_a_timeout_that_is_no_number_is_refused(guard: LuaGuard) -> None:
     assert "timeout is no whole number" in guard.http(b'{"parameters": {"timeout": "1"}, "inputs": []}').text
+
+
+def test_names_that_are_too_long_to_be_quoted_are_refused_in_grpc(guard: LuaGuard) -> None:
+    long = "n" * 4097
+    for spoil in (
+        lambda message: setattr(message, "model_name", long),
+        lambda message: setattr(message, "model_version", long),
+        lambda message: setattr(message, "id", long),
+        lambda message: setattr(message.inputs[0], "name", long),
+        lambda message: setattr(message.inputs[0], "datatype", long),
+        lambda message: message.outputs.add(name=long),
+        lambda message: message.parameters[long].MergeFrom(service_pb2.InferParameter(bool_param=True)),
+    ):
+        message = service_pb2.ModelInferRequest.FromString(grpc_message("m", TENSORS, "1"))
+        assert guard.grpc(message.SerializeToString()).status is None
+        spoil(message)
+        verdict = guard.grpc(message.SerializeToString())
+        assert (verdict.status, verdict.grpc_status) == (400, 3)
+        assert "4097 bytes" in verdict.text
+    frame = b"\x00" + (5000).to_bytes(4, "big") + b"x" * 5000
+    read = guard("/inference.GRPCInferenceService/ModelReady", frame, content_type="application/grpc")
+    assert (read.status, read.grpc_status) == (400, 3)

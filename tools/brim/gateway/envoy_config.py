@@ -50,6 +50,7 @@ LUA_FILES = ("guard.lua", "admission.lua", "filter.lua")
 OTHERS, AROUND, OWN_PAGES = "triton", "around", "own-pages"
 """Clusters: everything that has no bound of its own, and the gateway itself."""
 RETRY_AFTER_S = 1
+RESPONSE_HEADERS_KB = 8_192
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE = "4", "8", "14"
 _AS_ERROR: Document = {"json_format": {"error": "%LOCAL_REPLY_BODY%", "reason": f"%RESP({REASON_HEADER})%"}}
 TENANT_FILTER = "envoy.filters.http.local_ratelimit"
@@ -589,6 +590,9 @@ def _cluster(name: str, protocol: Document, most_requests: int) -> Document:
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPE}extensions.upstreams.http.v3.HttpProtocolOptions",
+                # What is longer ends the connection, with the requests of all who share it. Triton puts texts of callers
+                # into the header that carries a gRPC error.
+                "common_http_protocol_options": {"max_response_headers_kb": RESPONSE_HEADERS_KB},
                 **protocol,
             }
         },

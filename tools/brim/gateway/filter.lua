@@ -42,6 +42,8 @@ end
 local function check_of(method, path)
   if path == "/inference.GRPCInferenceService/ModelInfer" then
     return check_grpc
+  elseif sub(path, 1, 32) == "/inference.GRPCInferenceService/" then
+    return check_read
   elseif method == "POST" then
     local plain = match(path, "^[^?]*")
     if find(plain, "/infer$") then
@@ -175,7 +177,7 @@ local function look_at(handle)
   if own_ms then
     headers:replace("x-envoy-upstream-rq-timeout-ms", format("%d", own_ms))
   end
-  if is_grpc and match(name, "^[%w_%-%.]+$") then
+  if is_grpc and name and match(name, "^[%w_%-%.]+$") then
     headers:replace("x-brim-model", name)
   end
   if model then

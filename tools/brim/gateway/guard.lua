@@ -356,6 +356,22 @@ local function read_fields(text, at, last, field)
   end
 end
 
+-- Triton quotes such a text in an error, which over gRPC is a header. One that is too long for those who pass it on ends the
+-- connection that all callers share.
+local function check_quoted(from, to)
+  if to - from + 1 > LIMITS.quoted_bytes then
+    refuse("a name, id or type of %d bytes is more than the %d that are taken", to - from + 1, LIMITS.quoted_bytes)
+  end
+end
+
+local function check_output(text, from, to)
+  read_fields(text, from, to, function(number, kind, first, last)
+    if number == 1 and kind == BLOCK then
+      check_quoted(first, last)
+    end
+  end)
+end
+
 local function check_parameter(text, from, to)
   read_fields(text, from, to, function(number, kind, first, last)
     if number == 1 and kind == BLOCK and find(sub(text, first, last), "shared_memory", 1, true) then
@@ -369,6 +385,9 @@ local function read_input(text, from, to)
   local tensor = { shape = {} }
   local shape = tensor.shape
   read_fields(text, from, to, function(number, kind, first, last, value)
+    if number <= 2 and kind == BLOCK then
+      check_quoted(first, last)
+    end
     if number == 1 and kind == BLOCK then
       tensor.name = sub(text, first, last)
     elseif number == 2 and kind == BLOCK then
@@ -394,6 +413,7 @@ local function read_asked(text, from, to, asked)
   local key, found
   read_fields(text, from, to, function(number, kind, first, last)
     if number == 1 and kind == BLOCK then
+      check_quoted(first, last)
       key = sub(text, first, last)
     elseif number == 2 and kind == BLOCK then
       read_fields(text, first, last, function(choice, form, _, _, value)
@@ -408,7 +428,14 @@ local function read_asked(text, from, to, asked)
   end
 end
 
--- Field numbers of ModelInferRequest: model_name 1, parameters 4, inputs 5, raw_input_contents 7.
+-- Questions about the server and its models, in which nothing but names stands.
+local function check_read(text)
+  check_quoted(6, #text)
+  return {}
+end
+
+-- Field numbers of ModelInferRequest: model_name 1, model_version 2, id 3, parameters 4, inputs 5, outputs 6,
+-- raw_input_contents 7.
 local function check_grpc(text)
   if #text < 5 then
     refuse("the call carries no message")
@@ -422,12 +449,17 @@ local function check_grpc(text)
   end
   local tensors, contents, asked, model = {}, {}, {}, ""
   read_fields(text, 6, #text, function(number, kind, from, to)
+    if number <= 3 and kind == BLOCK then
+      check_quoted(from, to)
+    end
     if number == 1 and kind == BLOCK then
       model = sub(text, from, to)
     elseif number == 4 and kind == BLOCK then
       read_asked(text, from, to, asked)
     elseif number == 5 and kind == BLOCK then
       tensors[#tensors + 1] = read_input(text, from, to)
+    elseif number == 6 and kind == BLOCK then
+      check_output(text, from, to)
     elseif number == 7 and kind == BLOCK then
       contents[#contents + 1] = { from, to }
     end

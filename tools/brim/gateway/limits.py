@@ -28,6 +28,7 @@ class RequestLimits:
         body_bytes: largest body, which is held in memory while it is checked.
         small_body_bytes: of bodies up to this size any number may be on their way.
         held_bytes: of all larger ones together, by the length that they announce; further ones are refused with 503.
+        quoted_bytes: of a name, an id or a type in gRPC, which Triton may quote in the header that carries an error.
         largest_size: largest dimension. 24.10 ends itself on some from 2^31 upwards (core#434 mended it later).
         rank: most dimensions, the batch included.
         nesting: how deep JSON may go: tensors of the largest rank, and what they stand in. 24.10 ends itself on some
@@ -38,6 +39,7 @@ class RequestLimits:
     body_bytes: int = LARGEST_BODY_BYTES
     small_body_bytes: int = 64 << 10
     held_bytes: int = 4 * LARGEST_BODY_BYTES
+    quoted_bytes: int = 4096
     largest_size: int = LARGEST_SIZE
     rank: int = LARGEST_RANK + 1
     nesting: int = LARGEST_RANK + 9
@@ -45,7 +47,16 @@ class RequestLimits:
 
     def as_lua(self) -> str:
         """``LIMITS`` as ``guard.lua`` reads it."""
-        names = ("body_bytes", "small_body_bytes", "held_bytes", "largest_size", "rank", "nesting", "inputs")
+        names = (
+            "body_bytes",
+            "small_body_bytes",
+            "held_bytes",
+            "quoted_bytes",
+            "largest_size",
+            "rank",
+            "nesting",
+            "inputs",
+        )
         return "local LIMITS = { " + ", ".join(f"{name} = {getattr(self, name)}" for name in names) + " }"
 
 
