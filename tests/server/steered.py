@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+import psutil
 
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
@@ -142,6 +143,6 @@ async def readiness(endpoint: Endpoint, path: str, seen: list[int], stop: asynci
 
 
 def stub_of(server: EmbeddedServer, model: str) -> int:
-    """Process id of a model's only stub."""
-    (pid,) = [pid for pid, named in server.stubs().items() if named == model]
-    return pid
+    """Process id of a model's newest stub: after a load a former one may still be there for a while."""
+    of_model = [psutil.Process(pid) for pid, named in server.stubs().items() if named == model]
+    return max(of_model, key=psutil.Process.create_time).pid
