@@ -30,7 +30,7 @@ bench: env
 bench-sim: env
 	@$(BIN)/brim bench simulation $(ARGS)
 
-# What `brim tune` chooses against an exhaustive sweep of 60 settings: 15 minutes on two quiet cores.
+# What `brim tune` chooses against an exhaustive sweep of 60 settings: half an hour.
 bench-tune: env
 	@$(BIN)/brim bench tuning $(ARGS)
 

@@ -25,8 +25,9 @@ from tritonclient.utils import InferenceServerException
 from brim.errors import InputError, ServerFailed
 from brim.gateway.admission import Admission
 from brim.gateway.envoy import Gateway, validate
-from brim.gateway.envoy_config import Listen, Upstream, envoy_config
+from brim.gateway.envoy_config import envoy_config
 from brim.gateway.limits import RequestLimits, request_limits
+from brim.gateway.xds import Listen, Upstream
 from brim.isolation.contract import read_contract
 from brim.isolation.fuzz import FuzzPlan, run_fuzz
 from brim.isolation.pool import make_pool

@@ -17,9 +17,10 @@ from typing import Self
 
 from brim.errors import MissingTool, ServerFailed
 from brim.gateway.admission import Admission
-from brim.gateway.envoy_config import Document, Listen, Upstream, envoy_config
+from brim.gateway.envoy_config import envoy_config
 from brim.gateway.health import canary_of
 from brim.gateway.limits import RequestLimits
+from brim.gateway.xds import Document, Listen, Upstream
 from brim.server import leftovers
 from brim.server.embedded import die_with_parent
 from brim.server.endpoint import LOOPBACK, Endpoint

@@ -14,9 +14,10 @@ from brim.cli.output import put, put_answer, say
 from brim.errors import InputError
 from brim.gateway.admission import admissions
 from brim.gateway.envoy import validate
-from brim.gateway.envoy_config import Listen, Upstream, envoy_config
+from brim.gateway.envoy_config import envoy_config
 from brim.gateway.health import canary_of
 from brim.gateway.limits import request_limits
+from brim.gateway.xds import Listen, Upstream
 from brim.paths import find_project
 from brim.server.endpoint import HOST_AND_PORT
 from brim.service.load import find_services
