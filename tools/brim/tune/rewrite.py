@@ -141,7 +141,7 @@ def _set_batching(block: CommentedMap, service: Service, wanted: Service, gatewa
         _say(
             block,
             "in_flight_bound",
-            f"by brim tune: the rows of full batches, {full_ms:.4g} ms each, that fit into the SLO",
+            f"by brim tune: so many are answered within the SLO; a full batch takes {full_ms:.4g} ms",
         )
     if before.batch_time != after.batch_time:
         block["batch_time"] = CommentedMap(
