@@ -192,7 +192,9 @@ def test_what_the_gateway_needs_is_written_with_a_word_on_where_it_comes_from() 
     found = loaded(after)
     assert found.batching.in_flight_bound == 300 == bounds_for(of, machine, setting_of(of)).in_flight
     assert found.batching.batch_time == BatchTime(tau0_us=10_000, alpha_us=100)
-    assert re.search(r"in_flight_bound: 300 +# by brim tune: so many are answered within the SLO; a full batch takes 20 ms", after)
+    assert re.search(
+        r"in_flight_bound: 300 +# by brim tune: so many are answered within the SLO; a full batch takes 20 ms", after
+    )
     assert found.batching.model_copy(update={"in_flight_bound": None, "batch_time": None}) == of.batching
 
 
