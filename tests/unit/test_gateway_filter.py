@@ -6,6 +6,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from brim.gateway.admission import Admission, ClassBounds
+from brim.gateway.limits import RequestLimits
 from brim.service.schema import BatchTime
 from tests.unit.gateway_guard import LuaGuard, Verdict
 
@@ -107,6 +108,26 @@ def test_who_leaves_over_http_keeps_its_place_until_the_server_has_worked_it_off
     assert {refusal(one) for one in kept} == {(None, "")}
     guard.now_ms += 5
     assert refusal(http(guard)) == (None, "")
+
+
+def test_http_that_calls_itself_grpc_is_charged_like_http() -> None:
+    guard = filter_of()
+    kept = [http(guard, content_type="application/grpc") for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+    left(guard, kept)
+    assert refusal(http(guard)) == (429, "queue_full")
+    assert refusal(http(guard, content_type="application/grpc", content_length=str(2**40))) == (503, "unavailable")
+
+
+def test_bodies_that_are_on_their_way_have_a_bound_together() -> None:
+    guard = filter_of()
+    limits = RequestLimits()
+    small, large = limits.small_body_bytes, limits.held_bytes + 1
+    assert refusal(http(guard, content_length=str(small))) == (None, "")
+    over = http(guard, content_length=str(large))
+    assert refusal(over) == (503, "unavailable")
+    assert over.retry_after == "1"
+    assert refusal(http(guard, content_length=str(limits.held_bytes))) == (None, "")
 
 
 def test_an_answer_that_comes_too_late_over_http_is_still_worked_on() -> None:

@@ -146,8 +146,10 @@ local function look_at(handle)
   local header_ms = tonumber(headers:get("x-brim-timeout-ms") or "")
   local call_ms = grpc_timeout_ms(headers:get("grpc-timeout") or "")
   local class_name = headers:get("x-brim-class")
+  -- How it goes on is a matter of the path, whatever its content calls itself.
+  local goes_on_as_grpc = check == check_grpc or check == check_read
   -- A gRPC call does not say how long it will be; the window of its connection is its bound.
-  local announced = is_grpc and 0 or tonumber(headers:get("content-length") or "") or LIMITS.body_bytes
+  local announced = goes_on_as_grpc and 0 or tonumber(headers:get("content-length") or "") or LIMITS.body_bytes
   local held = hold(handle, announced)
   if not held then
     return answer(handle, is_grpc, 503, 14, "unavailable", "the gateway holds as many bodies of other requests as it may")
@@ -177,14 +179,14 @@ local function look_at(handle)
   if own_ms then
     headers:replace("x-envoy-upstream-rq-timeout-ms", format("%d", own_ms))
   end
-  if is_grpc and name and match(name, "^[%w_%-%.]+$") then
+  if goes_on_as_grpc and name and match(name, "^[%w_%-%.]+$") then
     headers:replace("x-brim-model", name)
   end
   if model then
     if not headers:get("x-brim-tenant") then
       headers:replace("x-brim-tenant", "none")
     end
-    local reason = admit(handle, model, class, shortest_ms(own_ms, call_ms), is_grpc)
+    local reason = admit(handle, model, class, shortest_ms(own_ms, call_ms), goes_on_as_grpc)
     if reason then
       local status, grpc_status, why = unpack(REFUSALS[reason])
       return answer(handle, is_grpc, status, grpc_status, reason, why)
