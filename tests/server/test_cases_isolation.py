@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.server.options import ServerOptions
 from tests.server import adapter_models as models
+from tests.server.settled import settled_totals
 
 PATIENCE_S = 60.0
 DELAY_US = 300_000
@@ -309,18 +309,17 @@ def in_known_batches(
     load_anew(server.endpoint, model)
     queue = Queue(server.endpoint, model)
     came: dict[int, Came] = {}
-    with closing(server.endpoint.http_client(timeout_s=PATIENCE_S)) as client:
-        before = batch_stats.snapshot(client, model)
-        exchange(
-            server.endpoint,
-            requests,
-            callers=HELD_BACK,
-            timeout_s=PATIENCE_S,
-            prefix="known",
-            on_came=lambda number, request, request_id, what: came.__setitem__(number, what),
-            gate=queue.wait_for_all_sent,
-        )
-        after = batch_stats.snapshot(client, model)
+    before = settled_totals(server.endpoint, model)
+    exchange(
+        server.endpoint,
+        requests,
+        callers=HELD_BACK,
+        timeout_s=PATIENCE_S,
+        prefix="known",
+        on_came=lambda number, request, request_id, what: came.__setitem__(number, what),
+        gate=queue.wait_for_all_sent,
+    )
+    after = settled_totals(server.endpoint, model)
     assert not queue.trouble
     sizes = batch_stats.difference(before, after, instances=1).executions_by_size
     return [came[number] for number in range(HELD_BACK)], sizes

@@ -41,6 +41,7 @@ from brim.server.endpoint import Endpoint
 from brim.server.ports import choose_ports
 from brim.service.load import find_services
 from tests.conftest import Brim
+from tests.server.settled import executed
 
 IMAGE = np.zeros((1, 1, 8, 8), np.float32)
 INFER = "/v2/models/image_classifier/infer"
@@ -449,17 +450,13 @@ def test_a_call_whose_deadline_passes_in_the_queue_is_not_executed(sleeper: Embe
     """Over gRPC: Triton drops a cancelled call until it is in a batch. Over HTTP it notices nothing (server#7077)."""
     waiting = 10
 
-    def executed() -> int:
-        with sleeper.endpoint.http_client() as client:
-            return int(client.get_inference_statistics("sleeper")["model_stats"][0]["inference_count"])
-
     def pending() -> int:
         with urllib.request.urlopen(f"http://{sleeper.endpoint.metrics}/metrics") as page:
             return waiting_requests(page.read().decode(), "sleeper")
 
     # What earlier tests gave up over HTTP is behind this one.
     assert sleep_over_grpc(sleeper.endpoint) == "answered"
-    before = executed()
+    before = executed(sleeper.endpoint, "sleeper")
     found: list[str] = []
     runs = threading.Thread(target=lambda: found.append(sleep_over_grpc(sleeper.endpoint, value=-1.0)))
     runs.start()
@@ -481,7 +478,7 @@ def test_a_call_whose_deadline_passes_in_the_queue_is_not_executed(sleeper: Embe
     assert sleep_over_grpc(sleeper.endpoint) == "answered"
     assert pending() == 0
     # The one that ran, two payloads that Triton had already taken out of the queue, and the last.
-    assert executed() - before <= 4
+    assert executed(sleeper.endpoint, "sleeper") - before <= 4
 
 
 def test_a_server_that_is_gone_is_an_answer(tmp_path: Path, shipped: EmbeddedServer) -> None:

@@ -25,6 +25,7 @@ from brim.measure.plan import Protocol
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.service.schema import BatchTime, TenantRate
+from tests.server.settled import executed
 from tests.server.test_gateway import counters
 
 MODEL, BATCH_US, BOUND = "known", 300_000, 20
@@ -68,12 +69,6 @@ def at_once(gateway: Gateway, callers: list[dict[str, str]]) -> list[str]:
         return list(pool.map(lambda one: ask(gateway, list(Protocol)[one[0] % 2], one[1]), enumerate(callers)))
 
 
-def executed(server: EmbeddedServer) -> int:
-    with server.endpoint.grpc_client() as client:
-        stats = client.get_inference_statistics(MODEL, as_json=True)["model_stats"][0]
-    return int(stats.get("inference_count", 0))
-
-
 def refused(outcomes: list[str]) -> int:
     return sum(outcome in ("429", "StatusCode.RESOURCE_EXHAUSTED") for outcome in outcomes)
 
@@ -111,7 +106,7 @@ def test_a_tenant_that_sends_too_much_is_refused_alone(server: EmbeddedServer, t
 
 def test_http_callers_that_leave_at_once_do_not_fill_the_servers_queue(server: EmbeddedServer, tmp_path: Path) -> None:
     """Triton executes them all the same: more of them than are let in would be a queue without a bound."""
-    before, leavers = executed(server), 600
+    before, leavers = executed(server.endpoint, MODEL), 600
     with behind(server, tmp_path, in_flight=BOUND) as gateway:
         begun = time.monotonic()
         for _ in range(leavers):
@@ -121,7 +116,7 @@ def test_http_callers_that_leave_at_once_do_not_fill_the_servers_queue(server: E
         batches = (time.monotonic() - begun) * 1_000_000 / BATCH_US
         while ask(gateway, Protocol.HTTP, {}) != "answered":
             assert time.monotonic() - begun < 60
-        assert executed(server) - before <= BOUND + (batches + 1) * 10 + BOUND
+        assert executed(server.endpoint, MODEL) - before <= BOUND + (batches + 1) * 10 + BOUND
         assert refused([ask(gateway, Protocol.GRPC, {})]) == 0
 
 

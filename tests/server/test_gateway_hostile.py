@@ -26,7 +26,7 @@ import pytest
 from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 
-from brim.gateway import envoy_config
+from brim.gateway import envoy_config, routes
 from brim.gateway.admission import Admission
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import RequestLimits
@@ -36,13 +36,14 @@ from brim.measure.plan import Protocol
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.server.options import ServerOptions
+from tests.server.settled import executed
 from tests.server.test_cases_isolation import GRPC, HTTP, LINES, ask, begin_anew, case_24, line, one_row, until
 from tests.server.test_cases_isolation import server as server_of_cases  # noqa: F401
 
 MODEL = "known"
 INFER = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nHost: gateway\r\n".encode()
 BODY_BYTES = 256 << 10
-HASTY = {"HEADERS_TIMEOUT_S": 3, "BODY_TIMEOUT_S": 1, "ANSWER_TIMEOUT_S": 4}
+HASTY = ((envoy_config, "HEADERS_TIMEOUT_S", 3), (envoy_config, "BODY_TIMEOUT_S", 1), (routes, "ANSWER_TIMEOUT_S", 4))
 """What a caller may take for its headers; and, added up, for its request with its answer."""
 PATIENCE_S = 60
 MOST_CONNECTIONS = 9_000
@@ -80,8 +81,8 @@ def few_files() -> Iterator[int]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """For gateways that are started after it."""
-    for name, seconds in HASTY.items():
-        monkeypatch.setattr(envoy_config, name, seconds)
+    for module, name, seconds in HASTY:
+        monkeypatch.setattr(module, name, seconds)
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def test_requests_that_come_drop_by_drop_are_let_go(
 ) -> None:
     """And none of them is let in: the server executes those of the polite caller only."""
     ended: Counter[bytes] = Counter()
-    before = executed(server)
+    before = executed(server.endpoint, MODEL)
     with ExitStack() as stack, served_meanwhile(gateway) as polite:
         slow = connected(gateway, 300, stack)
         for one in slow:
@@ -204,12 +205,7 @@ def test_requests_that_come_drop_by_drop_are_let_go(
     assert ended.total() == 300
     assert set(ended) <= {b"HTTP/1.1 408", b""}
     assert ended[b"HTTP/1.1 408"] > 0
-    assert executed(server) - before == polite.right
-
-
-def executed(server: EmbeddedServer) -> int:
-    with server.endpoint.http_client() as client:
-        return int(client.get_inference_statistics(MODEL)["model_stats"][0]["inference_count"])
+    assert executed(server.endpoint, MODEL) - before == polite.right
 
 
 def test_thousands_of_idle_connections_cost_little_and_their_number_is_bounded(

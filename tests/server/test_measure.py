@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,14 @@ from brim.measure.batch_stats import snapshot
 from brim.measure.callers import ask_all
 from brim.measure.input_data import write_input_data
 from brim.measure.launcher import Launcher, find_launcher
-from brim.measure.measure import ask_target, measure, read_snapshot
+from brim.measure.measure import measure
 from brim.measure.perf_analyzer import RequestsFailed
 from brim.measure.plan import Distribution, Mode, Plan, Protocol
 from brim.measure.point import FILE_NAME, Point
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer, ServerOptions
 from brim.server.endpoint import Endpoint
+from tests.server.settled import settled, settled_totals
 
 CONFIG = """
 name: "{name}"
@@ -177,11 +179,11 @@ def test_resume_measures_only_what_is_missing(
 ) -> None:
     plan = quick(Mode.CONCURRENCY, (1,), rows)
     first = measure(endpoint, "plain", plan, launcher=launcher, folder=tmp_path)
-    before = read_snapshot(ask_target(endpoint, "plain"))
+    before = settled_totals(endpoint, "plain")
     longer = replace(plan, values=(1, 2))
     both = measure(endpoint, "plain", longer, launcher=launcher, folder=tmp_path, resume=True)
     assert both[0] == first[0]
-    after = read_snapshot(ask_target(endpoint, "plain"))
+    after = settled_totals(endpoint, "plain")
     assert batch_stats.difference(before, after, instances=2).inferences == both[1].inferences
     again = measure(endpoint, "plain", plan, launcher=launcher, folder=tmp_path)
     assert again[0].provenance.raw != first[0].provenance.raw
@@ -277,11 +279,10 @@ def test_every_caller_gets_its_own_answer(protocol: Protocol, endpoint: Endpoint
 def test_two_hundred_callers_are_really_there_at_once(protocol: Protocol, endpoint: Endpoint) -> None:
     """The model runs early only with 100 rows: fewer callers at a time would run partial batches, after 20 s each."""
     url = endpoint.http if protocol is Protocol.HTTP else endpoint.grpc
-    target = ask_target(endpoint, "patient")
-    before = read_snapshot(target)
+    before = settled_totals(endpoint, "patient")
     answers = ask_all(url, protocol, "patient", [row(i) for i in range(200)], 200, 120)
     assert [answer.error for answer in answers] == [None] * 200
-    stats = batch_stats.difference(before, read_snapshot(target), instances=1)
+    stats = batch_stats.difference(before, settled_totals(endpoint, "patient"), instances=1)
     assert stats.executions_by_size == {100: 2}
 
 
@@ -329,7 +330,8 @@ def test_both_protocols_read_the_same_statistics(endpoint: Endpoint) -> None:
     over_grpc = triton_grpc.InferenceServerClient(endpoint.grpc)
     over_http = endpoint.http_client()
     try:
-        assert snapshot(over_grpc, "plain").versions == snapshot(over_http, "plain").versions
+        read = partial(snapshot, over_grpc, "plain")
+        assert settled(read).versions == snapshot(over_http, "plain").versions
     finally:
         over_grpc.close()
         over_http.close()

@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from brim.measure.measure import ask_target, read_snapshot
 from brim.measure.open_point import FILE_NAME, read_open_points
 from brim.paths import Project
 from brim.server import leftovers
@@ -23,6 +22,7 @@ from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
 from tests.conftest import Brim
 from tests.server.doubler import make_project
+from tests.server.settled import executed
 
 PATIENCE_S = 120
 CONTRACT = {"mode", "rate", "throughput", "p50_us", "p99_us", "mean_batch", "fill", "duty", "stable", "generator_bound"}
@@ -59,21 +59,17 @@ def points(done: tuple[int, str, str]) -> list[dict[str, Any]]:
     return found
 
 
-def executed(endpoint: Endpoint) -> int:
-    return sum(one.inferences for one in read_snapshot(ask_target(endpoint, "doubler")).versions.values())
-
-
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_both_sides_count_the_same_and_a_second_time_nothing_is_sent(
     brim: Brim, endpoint: Endpoint, protocol: str, tmp_path: Path
 ) -> None:
     given = ("measure", "doubler", *at(endpoint), "--open-loop", "--rate", "50,150", "--arrival", "constant")
     given = (*given, "--duration", "0.6", "--protocol", protocol, "--out", str(tmp_path), "--json")
-    before = executed(endpoint)
+    before = executed(endpoint, "doubler")
     found = points(brim(*given))
     assert [(point["rate"], point["offered"], point["answered"]) for point in found] == [(50, 30, 30), (150, 90, 90)]
     assert [point["inferences"] for point in found] == [30, 90]
-    assert executed(endpoint) - before == 15 + 30 + 90, "the warm-up is sent and not counted"
+    assert executed(endpoint, "doubler") - before == 15 + 30 + 90, "the warm-up is sent and not counted"
     for point in found:
         assert point.keys() >= CONTRACT and point["latency_from"] == "schedule"
         assert (point["protocol"], point["mode"], point["in_slo"]) == (protocol, "rate", point["answered"])
@@ -81,7 +77,7 @@ def test_both_sides_count_the_same_and_a_second_time_nothing_is_sent(
         assert point["slo"] == {"percentile": 99.0, "latency_us": 1_000_000}
     assert found == [json.loads(line) for line in (tmp_path / FILE_NAME).read_text(encoding="utf-8").splitlines()]
     assert points(brim(*given)) == found
-    assert executed(endpoint) - before == 15 + 30 + 90
+    assert executed(endpoint, "doubler") - before == 15 + 30 + 90
 
 
 def test_a_trace_is_sent_as_it_was_recorded_and_the_report_shows_it(

@@ -79,7 +79,7 @@ def go(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_both_sides_count_the_same(protocol: Protocol, endpoint: Endpoint) -> None:
     target = ask_target(endpoint, "quick")
-    before = read_snapshot(target)
+    before, _ = batch_stats.settle(lambda: read_snapshot(target), timeout_s=10)
     due_us = list(offsets(steady(300, S), Distribution.POISSON, seed=4))
     result = go(
         endpoint, protocol, "quick", due_us, OpenLoopPlan(S, objective=Objective(99, 10 * S), segment_us=S // 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from brim.measure.plan import Protocol
 from brim.server.embedded import EmbeddedServer
 from brim_export.models import image_classifier, text_embedding
 from brim_export.models.sentences import LONG, varied_sentences
+from tests.server.settled import settled_totals
 
 CALLERS = 200
 REQUESTS = 2_000
@@ -85,10 +85,9 @@ def test_two_hundred_callers_fill_batches_and_each_gets_its_own(
     texts, expected = sentences
     order = np.random.default_rng(7).integers(0, len(texts), REQUESTS)
     rows = [as_text(texts[index]) for index in order]
-    with closing(shipped.endpoint.http_client()) as client:
-        before = batch_stats.snapshot(client, "text_embedding")
-        got = outputs(shipped, protocol, "text_embedding", rows, "EMBEDDING", CALLERS)
-        after = batch_stats.snapshot(client, "text_embedding")
+    before = settled_totals(shipped.endpoint, "text_embedding")
+    got = outputs(shipped, protocol, "text_embedding", rows, "EMBEDDING", CALLERS)
+    after = settled_totals(shipped.endpoint, "text_embedding")
     assert len(got) == REQUESTS
     np.testing.assert_allclose(np.stack(got), expected[order], rtol=0, atol=1e-4)
     stats = batch_stats.difference(before, after, instances=1)
@@ -102,10 +101,9 @@ def test_two_hundred_callers_each_get_their_own_digit(shipped: EmbeddedServer, p
     images, _ = image_classifier.held_out()
     order = np.random.default_rng(8).integers(0, len(images), REQUESTS)
     rows = [{"IMAGE": images[index][np.newaxis].astype(np.float32)} for index in order]
-    with closing(shipped.endpoint.http_client()) as client:
-        before = batch_stats.snapshot(client, "image_classifier")
-        got = outputs(shipped, protocol, "image_classifier", rows, "PROBABILITIES", CALLERS)
-        after = batch_stats.snapshot(client, "image_classifier")
+    before = settled_totals(shipped.endpoint, "image_classifier")
+    got = outputs(shipped, protocol, "image_classifier", rows, "PROBABILITIES", CALLERS)
+    after = settled_totals(shipped.endpoint, "image_classifier")
     np.testing.assert_allclose(np.stack(got), image_classifier.reference(images)[order], rtol=0, atol=1e-5)
     stats = batch_stats.difference(before, after, instances=1)
     assert stats.inferences == REQUESTS

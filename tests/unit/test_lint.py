@@ -382,7 +382,9 @@ def test_the_repository_of_this_checkout_has_no_errors_but_missing_builds() -> N
     repository = Path(__file__).parents[2] / "model_repository"
     if not list(repository.glob("*/config.pbtxt")):
         pytest.skip("no model in the repository yet")
-    found = [f for f in errors(lint_paths([repository])) if f.code not in ("REP006", "REP007")]
+    # What the export makes: the model file and the labels.
+    built = {"REP006", "REP007", "REP008"}
+    found = [finding for finding in errors(lint_paths([repository])) if finding.code not in built]
     assert [finding.render() for finding in found] == []
 
 
