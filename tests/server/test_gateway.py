@@ -110,6 +110,14 @@ def test_an_envoy_that_others_start_gets_the_same_configuration(brim: Brim, tmp_
     assert "--http http://triton" in wrong.err and "--grpc :8001" in wrong.err
 
 
+def test_the_deployed_configuration_is_that_of_the_service_files(brim: Brim, checkout: Path, tmp_path: Path) -> None:
+    """docs/gateway.md has the command that makes it anew."""
+    file = tmp_path / "envoy.json"
+    upstream = ("--http", "tritonserver:8000", "--grpc", "tritonserver:8001")
+    assert brim("gateway", "image_classifier", "text_embedding", *upstream, "--out", file).code == 0
+    assert (checkout / "deploy" / "gateway" / "envoy.json").read_text() == file.read_text()
+
+
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_answers_are_those_of_the_server(shipped: EmbeddedServer, gateway: Gateway, rows: int) -> None:
     images = np.random.default_rng(rows).uniform(0, 16, (rows, 1, 8, 8)).astype(np.float32)

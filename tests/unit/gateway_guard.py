@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,82 @@ class Verdict:
     set_headers: dict[str, str] = field(default_factory=dict)
     handle: Any = None
     """Of the stream: while it is kept, the caller is there."""
+
+
+class LuaStream:
+    """A ``ModelStreamInfer`` call, piece by piece. Once nothing refers to it, its caller has left."""
+
+    def __init__(self, lua: LuaRuntime, headers: Mapping[str, str], guard: LuaGuard) -> None:
+        log: list[str] = []
+        self.log = log  # Not through self, which Lua would keep alive.
+        all_headers = {":path": "/inference.GRPCInferenceService/ModelStreamInfer", "content-type": "application/grpc"}
+        table = {name.encode(): value.encode() for name, value in {**all_headers, **headers}.items()}
+        self._call = lua.eval(
+            b"""function(headers, log, clock)
+              local metadata = {}
+              local function handle()
+                return {
+                  headers = function() return {
+                    get = function(_, name) if headers[name] then return headers[name] end end,
+                    remove = function() end,
+                  } end,
+                  streamInfo = function() return { dynamicMetadata = function() return {
+                    get = function(_, name) return metadata[name] end,
+                    set = function(_, name, key, value)
+                      metadata[name] = metadata[name] or {}; metadata[name][key] = value
+                    end,
+                  } end } end,
+                  timestamp = function() return clock() end,
+                  bodyChunks = function() return coroutine.yield end,
+                  logWarn = function(_, text) log(text) end,
+                  logErr = function(_, text) log(text) end,
+                }
+              end
+              local function go_on(running, ...)
+                local fine, fault = coroutine.resume(running, ...)
+                assert(fine, fault)
+              end
+              local function piece(text, set)
+                return {
+                  length = function() return #text end,
+                  getBytes = function(_, from, length) return text:sub(from + 1, from + length) end,
+                  setBytes = set,
+                }
+              end
+              local asks, answers = coroutine.create(envoy_on_request), coroutine.create(envoy_on_response)
+              go_on(asks, handle())
+              return {
+                send = function(text)
+                  local passed
+                  go_on(asks, piece(text, function(_, bytes) passed = bytes end))
+                  return passed
+                end,
+                begin_answers = function() go_on(answers, handle()) end,
+                answer = function(text) go_on(answers, piece(text)) end,
+                finish = function() go_on(answers, nil) end,
+                noted = function(key) return metadata.brim[key] end,
+              }
+            end"""
+        )(lua.table_from(table), lambda text: log.append(text.decode()), lambda: guard.now_ms)
+        self._call[b"begin_answers"]()
+
+    def send(self, text: bytes) -> bytes:
+        """What goes on of a piece of the call's body."""
+        passed: bytes = self._call[b"send"](text)
+        return passed
+
+    def answer(self, text: bytes) -> None:
+        """A piece of what Triton sends back."""
+        self._call[b"answer"](text)
+
+    def finish(self) -> None:
+        """Triton ends the stream."""
+        self._call[b"finish"]()
+
+    def noted(self, what: str) -> Any:
+        """For the counters."""
+        value = self._call[b"noted"](what.encode())
+        return value.decode() if isinstance(value, bytes) else value
 
 
 class LuaGuard:
@@ -75,32 +151,9 @@ class LuaGuard:
             end"""
         )
 
-    def stream(self, chunks: Sequence[bytes]) -> list[bytes]:
-        """What goes on of each piece of a ``ModelStreamInfer`` call."""
-        ask = self._lua.eval(
-            b"""function(chunks, path)
-              local passed, place = {}, 0
-              envoy_on_request({
-                headers = function() return {
-                  get = function(_, name) return name == ':path' and path or 'application/grpc' end,
-                  remove = function() end,
-                } end,
-                logWarn = function() end,
-                bodyChunks = function() return function()
-                  place = place + 1
-                  local text, at = chunks[place], place
-                  return text and {
-                    length = function() return #text end,
-                    getBytes = function() return text end,
-                    setBytes = function(_, bytes) passed[at] = bytes end,
-                  }
-                end end,
-              })
-              return passed
-            end"""
-        )
-        passed = ask(self._lua.table_from(chunks), b"/inference.GRPCInferenceService/ModelStreamInfer")
-        return [passed[place + 1] for place in range(len(chunks))]
+    def stream(self, **headers: str) -> LuaStream:
+        """A ``ModelStreamInfer`` call."""
+        return LuaStream(self._lua, {name.replace("_", "-"): value for name, value in headers.items()}, self)
 
     def answered(self, verdict: Verdict, status: int = 200) -> None:
         """The answer to a request begins."""

@@ -206,7 +206,8 @@ def test_a_stream_loses_its_bad_messages_only_however_it_is_cut(size: int) -> No
     guard = filter_of()
     sent = [on_stream("m", "a"), on_stream("m", "b", short=1), on_stream("m", "c")]
     whole = b"".join(sent)
-    passed = guard.stream([whole[at : at + size] for at in range(0, len(whole), size)])
+    stream = guard.stream()
+    passed = [stream.send(whole[at : at + size]) for at in range(0, len(whole), size)]
     first, refused, last = messages(b"".join(passed))
     assert (framed(first.SerializeToString()), framed(last.SerializeToString())) == (sent[0], sent[2])
     assert (refused.model_name, refused.id) == (
@@ -221,4 +222,103 @@ def test_after_a_message_without_a_bound_nothing_of_a_stream_goes_on() -> None:
     guard = filter_of()
     huge = b"\x00" + (2**32 - 1).to_bytes(4, "big")
     good = on_stream("m", "a")
-    assert guard.stream([good, huge + b"x", good]) == [good, b"", b""]
+    stream = guard.stream()
+    assert [stream.send(text) for text in (good, huge + b"x", good)] == [good, b"", b""]
+    assert stream.log == [
+        f"a stream was cut off: a message of {2**32 - 1} bytes is more than the {64 << 20} that are taken"
+    ]
+
+
+def answer_of(model: str, *, rows: int = 1) -> bytes:
+    answer = service_pb2.ModelStreamInferResponse()
+    answer.infer_response.model_name = model
+    answer.infer_response.raw_output_contents.append(b"\x01" * 1_000 * rows)
+    return framed(answer.SerializeToString())
+
+
+def error(text: str = "no") -> bytes:
+    return framed(service_pb2.ModelStreamInferResponse(error_message=text * 500).SerializeToString())
+
+
+def refused_on(passed: bytes) -> list[str]:
+    """Why, of the messages that were refused."""
+    marks = [one.model_name.removeprefix("(refused by the gateway: ") for one in messages(passed)]
+    return [mark.removesuffix(")") for mark in marks if mark != "m"]
+
+
+def test_requests_of_streams_and_calls_count_together() -> None:
+    guard = filter_of()
+    stream = guard.stream()
+    assert refused_on(stream.send(on_stream("m", "") * 19)) == []
+    last = grpc(guard)
+    assert refusal(last) == (None, "")
+    assert refusal(grpc(guard)) == (429, "queue_full")
+    (why,) = refused_on(stream.send(on_stream("m", "x")))
+    assert why == "queue_full: the model has as many requests in flight as it can answer in time"
+    guard.answered(last)
+    assert refused_on(stream.send(on_stream("m", "x"))) == []
+    assert [stream.noted(what) for what in ("admitted", "queue_full", "shed", "model", "class")] == [
+        20,
+        1,
+        0,
+        "m",
+        "default",
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 4, 600, 100_000])
+def test_every_answer_on_a_stream_makes_room_for_one_however_it_is_cut(size: int) -> None:
+    guard = filter_of()
+    stream = guard.stream()
+    assert refused_on(stream.send(on_stream("m", "") * 20)) == []
+    whole = answer_of("m") * 3 + error() + answer_of("m", rows=100)
+    for at in range(0, len(whole), size):
+        stream.answer(whole[at : at + size])
+    assert len(refused_on(stream.send(on_stream("m", "") * 6))) == 1
+
+
+def test_an_error_is_not_taken_for_an_answer_to_a_request_that_was_let_in() -> None:
+    """While it may be the answer to one that was not: else who sends both would have more in flight than it may."""
+    guard = filter_of()
+    stream = guard.stream()
+    assert refused_on(stream.send(on_stream("m", "") * 20 + on_stream("m", "", short=1))) != []
+    stream.send(on_stream("other", ""))
+    stream.answer(error())
+    stream.answer(error())
+    assert len(refused_on(stream.send(on_stream("m", "")))) == 1
+    stream.answer(error())  # to the last refusal
+    stream.answer(error())
+    assert refused_on(stream.send(on_stream("m", ""))) == []
+
+
+def test_a_stream_that_ends_has_nothing_in_flight() -> None:
+    guard = filter_of()
+    stream = guard.stream()
+    stream.send(on_stream("m", "") * 20)
+    assert refusal(grpc(guard)) == (429, "queue_full")
+    stream.finish()
+    kept = [grpc(guard) for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+
+
+def test_who_leaves_a_stream_makes_room_at_once() -> None:
+    guard = filter_of()
+    stream = guard.stream()
+    stream.send(on_stream("m", "") * 20)
+    assert refusal(grpc(guard)) == (429, "queue_full")
+    del stream
+    guard.now_ms += 10
+    kept = [grpc(guard) for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+
+
+def test_requests_of_a_stream_have_the_class_and_the_deadline_of_its_headers() -> None:
+    guard = filter_of(classes=CLASSES)
+    stream = guard.stream(x_brim_class="batch", x_brim_timeout_ms="54")
+    (why,) = refused_on(stream.send(on_stream("m", "")))
+    assert why.startswith("deadline_unreachable: ")
+    patient = guard.stream(x_brim_class="batch", x_brim_timeout_ms="1000")
+    assert [why.split(":")[0] for why in refused_on(patient.send(on_stream("m", "") * 11))] == ["shed"]
+    assert patient.noted("class") == "batch"
+    (why,) = refused_on(guard.stream(x_brim_class="bacth").send(on_stream("m", "")))
+    assert why == "x-brim-class bacth is no class of callers of m: interactive, batch"

@@ -12,6 +12,14 @@ local SWEEP_EVERY_MS, SWEEP_AT_LEAST_EVERY_MS = 10, 1000
 -- The next sweep comes so many times later as one took: all of them take a twentieth of the worker at most.
 local SWEEP_PAUSE = 20
 
+local LONGEST_MS = 86400000
+local REFUSALS = {
+  queue_full = { 429, 8, "the model has as many requests in flight as it can answer in time" },
+  shed = { 429, 8, "the model is busy with more important requests" },
+  deadline_unreachable = { 504, 4, "the request cannot be answered before its deadline: too much is ahead of it" },
+}
+local GRPC_UNITS_MS = { H = 3600000, M = 60000, S = 1000, m = 1, u = 0.001, n = 0.000001 }
+
 local models = {}
 for name, bounds in pairs(ADMITTED) do
   models[name] = { bounds = bounds, in_flight = 0, abandoned = 0, seen_ms = 0 }
@@ -19,6 +27,7 @@ end
 local handles = setmetatable({}, { __mode = "v" })
 local requests, last_slot, swept_ms, sweep_took_ms = {}, 0, 0, 0
 local bodies, body_handles, held_bytes = {}, setmetatable({}, { __mode = "v" }), 0
+local streams, stream_handles = {}, setmetatable({}, { __mode = "v" })
 
 local function batch_ms(bounds, rows)
   return bounds.tau0_ms + bounds.alpha_ms * rows
@@ -66,6 +75,11 @@ local function sweep(now_ms)
   for slot in pairs(bodies) do
     if not body_handles[slot] then
       let_go(slot)
+    end
+  end
+  for number in pairs(streams) do
+    if not stream_handles[number] then
+      streams[number] = nil
     end
   end
   sweep_took_ms = (os.clock() - began_s) * 1000
@@ -125,7 +139,29 @@ local function class_of(bounds, name, priority)
   return not name and bounds.classes[1] or nil
 end
 
--- Takes a request in, or returns why not.
+local function no_class(model, name, class_name)
+  return format("x-brim-class %s is no class of callers of %s: %s", shown(class_name), name, model.bounds.class_names)
+end
+
+-- The shortest of the request's own bounds in milliseconds. What is not a time from 1 ms to a day is none.
+local function shortest_ms(...)
+  local shortest
+  for place = 1, select("#", ...) do
+    local time_ms = select(place, ...)
+    if time_ms and time_ms >= 1 and time_ms <= LONGEST_MS and (not shortest or time_ms < shortest) then
+      shortest = time_ms
+    end
+  end
+  return shortest
+end
+
+-- Of the form "100m".
+local function grpc_timeout_ms(header)
+  local number, unit = match(header, "^(%d+)([HMSmun])$")
+  return number and tonumber(number) * GRPC_UNITS_MS[unit]
+end
+
+-- Takes a request in and returns nil and its slot, or returns why not.
 local function admit(handle, model, class, timeout_ms, is_grpc)
   local now_ms = handle:timestamp()
   drain(model, now_ms)
@@ -144,5 +180,5 @@ local function admit(handle, model, class, timeout_ms, is_grpc)
   requests[last_slot] = { model = model, done_ms = done_ms or nil }
   handles[last_slot] = handle
   model.in_flight = model.in_flight + 1
-  handle:streamInfo():dynamicMetadata():set("brim", "slot", last_slot)
+  return nil, last_slot
 end

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import AROUND_HEADER, NOT, REASON_HEADER, TYPE, Document, equal
 
+STREAM_OUTCOMES = ("admitted", "queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class")
+"""As in ``stream.lua``, which notes how many of a stream's requests had each."""
 
-def counters() -> Document:
-    """Every inference by model, class, code and reason, and its time, on Envoy's own metrics page.
+
+def counters() -> list[Document]:
+    """What counts calls, and what counts the requests of a stream, when they end.
 
     The bounds on the number of series: models and classes are those of the configuration, and reasons and codes are few.
     """
     tags = [
-        {"name": name, "value_format": text}
+        tag(name, text)
         for name, text in (
             ("model", "%DYNAMIC_METADATA(brim:model)%"),
             ("class", "%DYNAMIC_METADATA(brim:class)%"),
@@ -21,20 +25,42 @@ def counters() -> Document:
             ("flags", "%RESPONSE_FLAGS%"),
         )
     ]
+    # What goes around once is counted when it comes back.
+    last_time = {"header_filter": {"header": equal(AROUND_HEADER, "1") | NOT}}
+    no_stream = {"header_filter": {"header": equal(":path", GRPC_STREAM) | NOT}}
+    of_calls = logger(
+        {"and_filter": {"filters": [last_time, no_stream]}},
+        counters=[{"stat": {"name": "requests", "tags": tags}, "value_fixed": 1}],
+        histograms=[
+            {
+                "stat": {"name": "request_duration", "tags": tags[:3]},
+                "unit": "Milliseconds",
+                "value_format": "%DURATION%",
+            }
+        ],
+    )
+    of_streams = logger(
+        {"header_filter": {"header": equal(":path", GRPC_STREAM)}},
+        counters=[
+            {
+                "stat": {"name": "stream_requests", "tags": [*tags[:2], tag("outcome", outcome)]},
+                "value_format": f"%DYNAMIC_METADATA(brim:{outcome})%",
+            }
+            for outcome in STREAM_OUTCOMES
+        ],
+    )
+    return [of_calls, of_streams]
+
+
+def tag(name: str, text: str) -> Document:
+    """A label of a series."""
+    return {"name": name, "value_format": text}
+
+
+def logger(which: Document, **stats: list[Document]) -> Document:
+    """An access log that counts."""
     return {
         "name": "envoy.access_loggers.stats",
-        # What goes around once is counted when it comes back.
-        "filter": {"header_filter": {"header": equal(AROUND_HEADER, "1") | NOT}},
-        "typed_config": {
-            "@type": f"{TYPE}extensions.access_loggers.stats.v3.Config",
-            "stat_prefix": "brim",
-            "counters": [{"stat": {"name": "requests", "tags": tags}, "value_fixed": 1}],
-            "histograms": [
-                {
-                    "stat": {"name": "request_duration", "tags": tags[:3]},
-                    "unit": "Milliseconds",
-                    "value_format": "%DURATION%",
-                }
-            ],
-        },
+        "filter": which,
+        "typed_config": {"@type": f"{TYPE}extensions.access_loggers.stats.v3.Config", "stat_prefix": "brim", **stats},
     }

@@ -33,7 +33,7 @@ from brim.gateway.xds import RETRY_AFTER_S, TYPE, Document, Listen, Upstream, se
 from brim.server.endpoint import LOOPBACK
 from brim.units import US_PER_S
 
-LUA_FILES = ("guard.lua", "admission.lua", "filter.lua")
+LUA_FILES = ("guard.lua", "admission.lua", "stream.lua", "filter.lua")
 ROUTER: Document = {
     "name": "envoy.filters.http.router",
     "typed_config": {"@type": f"{TYPE}extensions.filters.http.router.v3.Router"},
@@ -162,7 +162,7 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
                             "stream_idle_timeout": seconds(longest_us(models)),
                             "route_config": {"virtual_hosts": [virtual_host(models)]},
                             "local_reply_config": {"mappers": local_replies()},
-                            "access_log": [counters()],
+                            "access_log": counters(),
                             "http_filters": [
                                 {
                                     "name": "envoy.filters.http.lua",
