@@ -176,9 +176,12 @@ def test_dead_stub_is_healed_in_one_line_on_stderr(project: Project) -> None:
         (stub,) = [one for one in psutil.Process(ready["pid"]).children() if "stub" in one.name()]
         stub.kill()
         assert child.stderr is not None
+        said = []
         for line in child.stderr:
+            said.append(line)
             if line.startswith("supervision:"):
                 break
+        assert any(line.startswith("doubler has no in_flight_bound: up to 1,000 requests are let in") for line in said)
         assert "doubler: dead stub: model loaded anew after" in line
         assert f"stub process {stub.pid} has died" in line
         client = triton_http.InferenceServerClient(ready["http"])

@@ -18,6 +18,7 @@ from brim.config.files import needed_files
 from brim.config.generate import Profile, models_of
 from brim.errors import InputError, ModelFileError
 from brim.gateway.admission import admissions
+from brim.gateway.clusters import MOST_REQUESTS
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import request_limits
 from brim.paths import Project, find_project
@@ -186,6 +187,12 @@ def serve(
 
 def _gateway(project: Project, server: ChildServer, services: Sequence[Service], port: int | None) -> Gateway:
     say("starting the gateway")
+    for service in services:
+        if service.batching.in_flight_bound is None:
+            say(
+                f"{service.name} has no in_flight_bound: up to {MOST_REQUESTS:,} requests are let in, however late their "
+                f"answers come. To derive it from the objective: brim tune {service.name} --apply"
+            )
     return Gateway(
         server.endpoint,
         log_file=new_log(project, "gateway"),
