@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +21,18 @@ from brim_export.pipeline import require
 from brim_export.service_export import export_service
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Each of several workers has temporary files of its own: who starts a server clears away what others have killed."""
+    if hasattr(config, "workerinput"):
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="brim-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove them."""
+    if hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 class Done(NamedTuple):
