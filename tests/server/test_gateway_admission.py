@@ -106,7 +106,7 @@ def test_a_tenant_that_sends_too_much_is_refused_alone(server: EmbeddedServer, t
 
 def test_http_callers_that_leave_at_once_do_not_fill_the_servers_queue(server: EmbeddedServer, tmp_path: Path) -> None:
     """Triton executes them all the same: more of them than are let in would be a queue without a bound."""
-    before, leavers = executed(server.endpoint, MODEL), 600
+    before, leavers = executed(server.endpoint, MODEL), 10_000
     with behind(server, tmp_path, in_flight=BOUND) as gateway:
         begun = time.monotonic()
         for _ in range(leavers):
