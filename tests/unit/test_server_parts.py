@@ -149,6 +149,21 @@ def test_server_of_a_living_owner_is_left_alone(notes: Path) -> None:
         child.wait()
 
 
+def test_who_lives_does_so_whatever_the_wall_clock_says(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = leftovers.new_prefix()
+    child = sleeper(prefix)
+    try:
+        leftovers.note_for(prefix, child.pid).write()
+        booted_s = psutil.boot_time()
+        # psutil adds it to the start times that it tells; it is the wall clock's less the time since then.
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted_s + 3600)
+        assert leftovers.clear_stale() == []
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_server_of_a_dead_owner_is_cleared_with_its_regions(notes: Path) -> None:
     prefix = leftovers.new_prefix()
     child, stub = sleeper(prefix), sleeper(f"{prefix}region")
@@ -158,8 +173,7 @@ def test_server_of_a_dead_owner_is_cleared_with_its_regions(notes: Path) -> None
     owner = subprocess.Popen([sys.executable, "-c", ""])
     owner.wait()
     try:
-        started = psutil.Process(child.pid).create_time()
-        leftovers.Note(prefix, owner.pid, 0.0, child.pid, started).write()
+        leftovers.Note(prefix, owner.pid, 0, child.pid, leftovers.start_ticks(child.pid)).write()
         assert leftovers.clear_stale() == [prefix]
         assert not psutil.pid_exists(child.pid) and not psutil.pid_exists(stub.pid)
         assert not region.exists()
@@ -175,7 +189,7 @@ def test_server_of_a_dead_owner_is_cleared_with_its_regions(notes: Path) -> None
 def test_reused_process_id_is_not_taken_for_the_server(notes: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        leftovers.Note("brim_gone_", 2**22 - 1, 0.0, child.pid, 12345.0).write()
+        leftovers.Note("brim_gone_", 2**22 - 1, 0, child.pid, 12345).write()
         assert leftovers.clear_stale() == ["brim_gone_"]
         assert child.poll() is None
     finally:

@@ -35,13 +35,13 @@ def new_prefix() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Who owns a server and what it made. Times are psutil's process start times, in seconds since the epoch."""
+    """Who owns a server and what it made. When the two processes began is in clock ticks since the machine did."""
 
     prefix: str
     owner_pid: int
-    owner_started: float
+    owner_start_ticks: int
     server_pid: int
-    server_started: float
+    server_start_ticks: int
 
     @property
     def path(self) -> Path:
@@ -57,15 +57,29 @@ class Note:
 
 def note_for(prefix: str, server_pid: int) -> Note:
     """The note of a server that this process has just started."""
-    return Note(
-        prefix, os.getpid(), psutil.Process().create_time(), server_pid, psutil.Process(server_pid).create_time()
-    )
+    return Note(prefix, os.getpid(), start_ticks(os.getpid()), server_pid, start_ticks(server_pid))
 
 
-def _alive(pid: int, started: float) -> psutil.Process | None:
+def start_ticks(pid: int) -> int:
+    """When a process began, in clock ticks since the machine did: field 22 of proc_pid_stat(5).
+
+    ``psutil.Process.create_time`` moves with the wall clock: once that is set, a living owner would look like another process.
+
+    Raises:
+        psutil.NoSuchProcess: it has ended.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    # The second field is the program's name, in which blanks and brackets may stand.
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def _alive(pid: int, began_ticks: int) -> psutil.Process | None:
     try:
         process = psutil.Process(pid)
-        if abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
+        if start_ticks(pid) == began_ticks and process.status() != psutil.STATUS_ZOMBIE:
             return process
     except psutil.NoSuchProcess:
         pass
@@ -109,9 +123,9 @@ def clear_stale() -> list[str]:
         except (ValueError, TypeError):
             path.unlink(missing_ok=True)
             continue
-        if _alive(note.owner_pid, note.owner_started):
+        if _alive(note.owner_pid, note.owner_start_ticks):
             continue
-        server = _alive(note.server_pid, note.server_started)
+        server = _alive(note.server_pid, note.server_start_ticks)
         if server is not None:
             # It was told to stop when its owner died; let it finish, so that it removes its own regions.
             with suppress(psutil.NoSuchProcess):
