@@ -130,6 +130,23 @@ def test_bodies_that_are_on_their_way_have_a_bound_together() -> None:
     assert refusal(http(guard, content_length=str(limits.held_bytes))) == (None, "")
 
 
+def test_a_wall_clock_that_is_set_back_holds_nobody_up() -> None:
+    guard = filter_of()
+    kept = [grpc(guard) for _ in range(20)]
+    guard.now_ms -= 3_600_000
+    assert refusal(grpc(guard)) == (429, "queue_full")
+    left(guard, kept)
+    kept = [http(guard) for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+    left(guard, kept)
+    assert refusal(http(guard)) == (429, "queue_full")
+    guard.now_ms -= 3_600_000
+    assert refusal(http(guard)) == (429, "queue_full")
+    guard.now_ms += 200  # two full batches, which work all of them off
+    kept = [grpc(guard) for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+
+
 def test_an_answer_that_comes_too_late_over_http_is_still_worked_on() -> None:
     guard = filter_of()
     kept = [http(guard) for _ in range(20)]

@@ -29,6 +29,17 @@ local requests, last_slot, swept_ms, sweep_took_ms = {}, 0, 0, 0
 local bodies, body_handles, held_bytes = {}, setmetatable({}, { __mode = "v" }), 0
 local streams, stream_handles = {}, setmetatable({}, { __mode = "v" })
 
+local told_ms, set_back_ms = 0, 0
+
+-- Envoy's clock is the wall clock. What it is set back by does not count: else nothing would be swept or drained until it is
+-- as late again.
+local function time_ms(handle)
+  local wall_ms = handle:timestamp()
+  set_back_ms = set_back_ms + math.max(0, told_ms - wall_ms)
+  told_ms = wall_ms
+  return wall_ms + set_back_ms
+end
+
 local function batch_ms(bounds, rows)
   return bounds.tau0_ms + bounds.alpha_ms * rows
 end
@@ -94,7 +105,7 @@ local function hold(handle, bytes)
   if bytes <= LIMITS.small_body_bytes then
     return 0
   end
-  local now_ms = handle:timestamp()
+  local now_ms = time_ms(handle)
   if held_bytes + bytes > LIMITS.held_bytes and may_sweep(now_ms) then
     sweep(now_ms)
   end
@@ -163,7 +174,7 @@ end
 
 -- Takes a request in and returns nil and its slot, or returns why not.
 local function admit(handle, model, class, timeout_ms, is_grpc)
-  local now_ms = handle:timestamp()
+  local now_ms = time_ms(handle)
   drain(model, now_ms)
   local reason = reason_against(model, class, timeout_ms)
   if may_sweep(now_ms) and (reason or now_ms - swept_ms >= SWEEP_AT_LEAST_EVERY_MS) then

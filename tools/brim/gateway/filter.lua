@@ -118,7 +118,7 @@ end
 function envoy_on_response(handle)
   local metadata = handle:streamInfo():dynamicMetadata():get("brim")
   if metadata and metadata["slot"] then
-    forget(metadata["slot"], handle:headers():get(":status") == "504" and handle:timestamp() or nil)
+    forget(metadata["slot"], handle:headers():get(":status") == "504" and time_ms(handle) or nil)
   elseif metadata and metadata["stream"] then
     look_at_answers(handle, metadata["stream"])
   end
