@@ -95,10 +95,15 @@ def _mib(value: int) -> str:
     return number(value / MIB, 2)
 
 
+def stretches(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+    """As many as a picture has points, each of as many samples as the others; the last may have fewer."""
+    size = -(-len(samples) // MOST_POINTS)
+    return [samples[start : start + size] for start in range(0, len(samples), size)]
+
+
 def _over_time(soak: Soak | None, samples: Sequence[Sample], origin: Origin) -> Figure:
     """Throughput is exact over each stretch, and memory the most that was seen in it: a peak stays one."""
-    size = -(-len(samples) // MOST_POINTS)
-    parts = [samples[start : start + size] for start in range(0, len(samples), size)]
+    parts = stretches(samples)
     programs = list(dict.fromkeys(name for one in samples for name in one.rss))
     traces = [
         Trace(name, look, [max(one.rss.get(name, 0) for one in part) / MIB for part in parts])
@@ -125,6 +130,7 @@ def _over_time(soak: Soak | None, samples: Sequence[Sample], origin: Origin) -> 
         scale=scale,
         shows=f"Throughput and memory over {end_s:.0f} s",
     )
+    size = len(parts[0])
     note = f"{len(samples)} samples" + (f", {size} a point: the most memory of each is drawn." if size > 1 else ".")
     return Figure("Throughput and memory over time", *origin, picture=picture, notes=(note,))
 
