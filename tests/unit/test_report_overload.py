@@ -15,6 +15,7 @@ from brim.bench import overload as bench
 from brim.bench import overload_check
 from brim.bench.overload_case import BATCH, INTERACTIVE
 from brim.bench.overload_check import Found
+from brim.bench.overload_seen import Counted
 from brim.bench.verdict import ExitCode
 from brim.cli.commands import bench as bench_command
 from brim.errors import InputError
@@ -122,6 +123,8 @@ def test_every_request_is_accounted_for_by_driver_gateway_and_model() -> None:
     failed = replace(GOOD, loads=(load(1.0, {INTERACTIVE: result([1_000_000] * 5, failed=2)}),))
     lost = rows(overloaded.section(made(failed)), "Every request accounted for")[0]
     assert (lost["adds up"], lost["sent"]) == ("no: 2 with other ends", "7")
+    unseen = replace(GOOD, loads=(replace(GOOD.loads[1], gateway=Counted()),))
+    assert rows(overloaded.section(made(unseen)), "Every request accounted for")[0]["adds up"] == "no: 0 by the gateway"
 
 
 def test_every_target_stands_with_its_verdict() -> None:
@@ -141,7 +144,7 @@ def test_every_target_stands_with_its_verdict() -> None:
 def test_a_missed_target_is_a_no_and_named(figure: str) -> None:
     found = made({**SPEED, **COUNTS}[figure])
     said = overloaded.sentences(found)[0]
-    assert found.ok is False and f": {figure}" in said[said.index("; missed: ") :]
+    assert found.ok is False and f": {figure}" in said[said.index(" Missed: ") :]
 
 
 def test_the_verdict_is_the_benchmarks() -> None:
@@ -158,7 +161,7 @@ def test_the_verdict_is_the_benchmarks() -> None:
 
 def test_a_driver_at_its_limit_is_told() -> None:
     said = overloaded.sentences(made(with_load(2, alone(10.0, answers=97, evidence=LATE))))
-    assert "unclear: one kind of callers: goodput at 10x" in said[0]
+    assert "Unclear: one kind of callers: goodput at 10x" in said[0]
     assert said[2].startswith("The load generator was the limit at 10x: ")
 
 

@@ -41,6 +41,7 @@ def test_a_run_that_stayed_as_it_was_is_a_yes() -> None:
     report = built()
     assert soak_result.FILE_NAME == soak_run.RESULT_FILE
     assert report.good is True and report.warnings == ()
+    assert report.verdict.endswith("; no memory grew.")
     assert "Soak of m over http: it stayed as it was in 100 s." in report.verdict
     assert f"The last 10 s had {RATE:,}.0 answers/s, the first {RATE:,}.0: 1.0000 (0.98 is needed)" in report.verdict
     throughput = rows(report, "Throughput at the beginning and at the end")
@@ -68,6 +69,7 @@ def test_a_run_that_stayed_as_it_was_is_a_yes() -> None:
 def test_what_grew_is_beyond_and_the_run_a_no() -> None:
     report = built(run(resources=lambda second: held(stubs=200 + second)))
     assert report.good is False and "it did not stay as it was in 100 s: memory of stubs grew by" in report.verdict
+    assert "; memory of stubs grew the most, by 80.00 of 12.95 MiB that it may." in report.verdict
     memory = rows(report, "Growth of memory after the warm-up")
     assert [one["growth"] for one in memory.values()] == ["within", "beyond", "within", "within"]
 
@@ -91,6 +93,7 @@ def test_a_long_run_is_drawn_by_stretches_whose_peaks_stay() -> None:
 
     samples = read(run(1_000, resources=at))
     parts = soaked.stretches(samples)
+    assert soak_result.throughput_of(parts[0]) == RATE
     assert len(parts) == 250 <= MOST_POINTS and [one for part in parts for one in part] == samples
     long, short = built(run(1_000, resources=at)), built(run(1_000))
     assert long.sections[0].figures[0].notes == ("1000 samples, 4 a point: the most memory of each is drawn.",)

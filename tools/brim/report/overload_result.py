@@ -206,7 +206,6 @@ class Overload(_Part):
     command: str = ""
     measured_at: str = ""
     seed: int = 0
-    effort: dict[str, Any] = Field(default_factory=dict)
     judged: list[Judged]
     conditions: dict[str, Any]
     case: Case

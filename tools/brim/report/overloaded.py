@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from brim.measure import plot
-from brim.report.document import Figure, Section, Table
+from brim.report.document import Figure, Picture, Section, Table
 from brim.report.groups import MOST_BRIEF
 from brim.report.overload_result import COUNTED, Callers, Judged, Load, Overload
 from brim.report.pictures import LOOKS
@@ -50,13 +50,13 @@ def section(found: Overload) -> Section:
 def sentences(found: Overload) -> tuple[str, ...]:
     """How many targets are met and which are not, the highest load, and where the driver was the limit."""
     held = [one for one in found.judged if one.verdict is not None]
-    verdict = f"Overload: {sum(one.verdict == 'met' for one in held)} of {len(held)} targets are met"
+    verdict = f"Overload: {sum(one.verdict == 'met' for one in held)} of {len(held)} targets are met."
     for word in ("missed", "unclear"):
         named = [f"{one.part}: {one.figure}" for one in held if one.verdict == word]
-        verdict += f"; {word}: {', '.join(named)}" if named else ""
+        verdict += f" {word.capitalize()}: {'; '.join(named)}." if named else ""
     limited = [load for load in (*found.loads, *found.mixes, *found.leaving) if load.limits]
     limits = (f"The load generator was the limit at {one.name}: {'; '.join(one.limits)}." for one in limited)
-    return (f"{verdict}.", _highest(found), *limits)
+    return (verdict, _highest(found), *limits)
 
 
 def _highest(found: Overload) -> str:
@@ -100,20 +100,20 @@ def _figure(
     notes: Sequence[str],
     *,
     words: int = 1,
-    along: Sequence[Panel] = (),
+    picture: Picture | None = None,
 ) -> Figure:
     """A table that is short enough for a summary is open on the page too: it is what the run was for."""
     table = Table(head, rows, words=words, brief=len(rows) <= MOST_BRIEF)
-    loads = _ascending(found)
-    factors = [load.factor for load in loads]
-    picture = None
-    if along:
-        name = f"overload-{title.split()[0].lower()}"
-        titles = " and ".join(panel.title for panel in along)
-        shows = f"{titles} at {len(loads)} offered loads"
-        scale = partial(plot.scale_loads, loads=sorted(set(factors)))
-        picture = drawn_along(name, factors, along, axis=AXIS, scale=scale, shows=shows)
     return Figure(title, found.typed, _conditions(found), picture, table, tuple(notes), folded=not table.brief)
+
+
+def _drawn(found: Overload, name: str, panels: Sequence[Panel]) -> Picture:
+    """Panels along the offered load, whose traces have a value for each load of ``_ascending``."""
+    factors = [load.factor for load in _ascending(found)]
+    titles = " and ".join(panel.title for panel in panels)
+    scale = partial(plot.scale_loads, loads=sorted(set(factors)))
+    shows = f"{titles} at {len(factors)} offered loads"
+    return drawn_along(name, factors, panels, axis=AXIS, scale=scale, shows=shows)
 
 
 def _ascending(found: Overload) -> list[Load]:
@@ -168,7 +168,14 @@ def _goodput(found: Overload) -> Figure:
         "Goodput is answers within the SLO over the time from the first request to the last answer; answered counts late "
         "answers too.",
     )
-    return _figure(found, "Goodput and answers against offered load", head, rows, notes, along=panels)
+    return _figure(
+        found,
+        "Goodput and answers against offered load",
+        head,
+        rows,
+        notes,
+        picture=_drawn(found, "overload-goodput", panels),
+    )
 
 
 def _latencies(found: Overload) -> Figure:
@@ -215,7 +222,14 @@ def _latencies(found: Overload) -> Figure:
         ),
     ]
     notes = (FROM_DUE, "The difference of the last two columns is the load generator's: it sent late.")
-    return _figure(found, "Latency of answers and of refusals", head, rows, notes, along=panels)
+    return _figure(
+        found,
+        "Latency of answers and of refusals",
+        head,
+        rows,
+        notes,
+        picture=_drawn(found, "overload-latency", panels),
+    )
 
 
 def _classes(found: Overload, title: str, loads: Sequence[Load]) -> Figure:
@@ -306,7 +320,7 @@ def _accounting(found: Overload) -> Figure:
         (
             load.name,
             ", ".join(load.groups),
-            f"no: {load.unlike} with other ends" if load.unlike else "yes",
+            _adds_up(load),
             str(load.sent),
             *(str(load.count(end)) for end in COUNTED),
             " + ".join(str(load.counted(end)) for end in COUNTED),
@@ -319,6 +333,13 @@ def _accounting(found: Overload) -> Figure:
         "that leaves in the moment of its answer is a leaver to the driver and an answer to the gateway.",
     )
     return _figure(found, "Every request accounted for", head, rows, notes, words=3)
+
+
+def _adds_up(load: Load) -> str:
+    by_gateway = sum(load.gateway.values())
+    wrong = [f"{load.unlike} with other ends"] if load.unlike else []
+    wrong += [f"{by_gateway} by the gateway"] if by_gateway != load.sent else []
+    return f"no: {', '.join(wrong)}" if wrong else "yes"
 
 
 def _targets(found: Overload) -> list[Figure]:

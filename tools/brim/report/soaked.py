@@ -10,7 +10,7 @@ from brim.measure.accounting import Outcome
 from brim.report.document import Figure, Section, Table
 from brim.report.groups import Origin
 from brim.report.pictures import LOOKS
-from brim.report.soak_result import Sample, Soak, throughput_of
+from brim.report.soak_result import Sample, Soak, Trend, throughput_of
 from brim.report.traces import Panel, Trace, drawn_along
 from brim.report.words import figure_text, in_a_line, milliseconds, number
 from brim.soak.sample import FILE_NAME as SAMPLES_FILE
@@ -51,12 +51,16 @@ def sentences(soak: Soak) -> tuple[str, ...]:
     name = f"Soak of {soak.model} over {soak.protocol}"
     why = f": {'; '.join(soak.reasons)}" if soak.reasons else ""
     window, ratio = _seconds(soak.window_us), "-" if soak.ratio is None else f"{soak.ratio:.4f}"
-    most = max([*soak.rss.values(), soak.shm], key=lambda trend: trend.growth_bytes / (trend.allowed_bytes or 1))
+    name_of_most, most = max(_trends(soak).items(), key=lambda one: one[1].growth_bytes / (one[1].allowed_bytes or 1))
     throughput = (
         f"The last {window} had {number(soak.last)} answers/s, the first {number(soak.first)}: {ratio} "
         f"({LEAST_RATIO} is needed)"
     )
-    growth = f"what grew the most grew by {_mib(most.growth_bytes)} of {_mib(most.allowed_bytes)} MiB that it may"
+    growth = (
+        f"{name_of_most} grew the most, by {_mib(most.growth_bytes)} of {_mib(most.allowed_bytes)} MiB that it may"
+        if most.growth_bytes > 0
+        else "no memory grew"
+    )
     return (f"{name}: it {WORDS[soak.answer]} in {_seconds(soak.ran_us)}{why}.", f"{throughput}; {growth}.")
 
 
@@ -154,15 +158,18 @@ def _throughput(soak: Soak, origin: Origin) -> Figure:
     )
 
 
+def _trends(soak: Soak) -> dict[str, Trend]:
+    return {**{f"memory of {name}": one for name, one in soak.rss.items()}, SHARED: soak.shm}
+
+
 def _memory(soak: Soak, origin: Origin) -> Figure:
-    trends = {**{f"memory of {name}": one for name, one in soak.rss.items()}, SHARED: soak.shm}
     rows = tuple(
         (
             name,
             "within" if one.is_within else "beyond",
             *(_mib(value) for value in (one.level_bytes, one.growth_bytes, one.allowed_bytes)),
         )
-        for name, one in trends.items()
+        for name, one in _trends(soak).items()
     )
     each = soak.bytes_per_request
     note = "" if each is None else f" All programs together: {figure_text(each)} bytes a request."
