@@ -14,6 +14,8 @@ from brim.measure.accounting import Outcome
 from brim.measure.known_time import KnownTime
 from brim.measure.plan import Protocol
 from brim.paths import Project
+from brim.report import overloaded
+from brim.report.run_folder import read_run
 
 # 20 rows take 150 ms: 133 a second, and at most 60 requests in flight.
 CASE = Case(KnownTime(tau0_us=50_000, alpha_us=5_000, max_batch=20, record=True), slo_us=700_000, slow_us=700_000)
@@ -48,6 +50,8 @@ def found(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     read = json.loads((folder / ANSWER_FILE).read_text())
     assert read["case"]["bound"] == CASE.bound == 60 and len(read["judged"]) == len(check.judged)
     assert any(words.startswith("capacity") for words in said)
+    reported = read_run(folder).overload
+    assert reported is not None and overloaded.section(reported).figures[0].picture is not None
     return check.found
 
 

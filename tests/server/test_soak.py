@@ -20,6 +20,8 @@ from brim.gateway.envoy import Gateway
 from brim.measure.accounting import Outcome
 from brim.measure.plan import Protocol
 from brim.paths import Project
+from brim.report.run_folder import read_run
+from brim.report.soaked import section as section_of
 from brim.server import leftovers
 from brim.server.embedded import EmbeddedServer
 from brim.server.supervise import Supervisor
@@ -181,5 +183,12 @@ def test_an_interrupt_ends_it_with_a_verdict_and_leaves_nothing(tmp_path: Path, 
     assert data["offered"] == data["answered"] > 40
     assert {"first", "last", "ratio", "rss_growth", "shm_growth"} <= set(data)
     assert Path(data["plot"]).read_bytes().startswith(b"<?xml")
+    reported = read_run(tmp_path)
+    assert reported.soak is not None and len(reported.samples) == reported.soak.samples
+    told = section_of(reported.soak, reported.samples).figures[0]
+    assert told.picture is not None and told.command.startswith(
+        "brim soak --known-time 2000,10 --duration 3600 --rate 20 "
+    )
+    assert "cores" in told.conditions
     assert not psutil.wait_procs(made, timeout=10)[1]
     assert not leftovers.regions_of(f"brim_{child.pid}_")

@@ -6,8 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from brim.measure.accounting import Outcome
+from brim.bench.comparison import Comparison, judged
+from brim.bench.overload_check import Found
+from brim.bench.verdict import Target
+from brim.measure.accounting import Account, Outcome, Reply
 from brim.measure.schedule import Arrivals
+from brim.soak.run import SoakPlan, SoakResult
+from brim.soak.sample import Sample
+from tests.unit import test_bench_overload, test_soak
 from tests.unit.open_example import line, open_point
 
 PREFERRED = {"none": [], "hundred": [100]}
@@ -328,8 +334,53 @@ def isolation() -> dict[str, Any]:
     }
 
 
+def as_written(document: Any) -> Any:
+    """What a file has of it."""
+    return json.loads(json.dumps(document))
+
+
+def overload(found: Found = test_bench_overload.GOOD) -> dict[str, Any]:
+    """bench.json of a benchmark of overload, as it writes it itself."""
+    document: dict[str, Any] = as_written(test_bench_overload.check(found).as_json())
+    return document
+
+
+def comparison(*rounds: float, most: float = 1.1) -> dict[str, Any]:
+    """bench.json of a benchmark that holds one ratio against a target, as it writes it itself."""
+    values = rounds or (1.01, 1.02, 1.03, 1.04, 1.05)
+    conditions = test_bench_overload.CONDITIONS
+    ratio = judged(Target("padded / real tokens", most=most), values, conditions)
+    made = Comparison("padding", (ratio,), {"rows_per_s": [100.0, 120.0, 110.0]}, conditions)
+    document: dict[str, Any] = as_written(made.as_json())
+    return document
+
+
+SOAK_ABOUT = {"command": "brim soak m --duration 100 --seed 7", "conditions": {"cores": 2}}
+
+
+def soak(samples: list[Sample] | None = None) -> dict[str, Any]:
+    """soak.json of such a run, as it writes it itself; a refusal is among its requests."""
+    seen = test_soak.run() if samples is None else samples
+    account = Account(None)
+    for number in range(10):
+        account.add(number, number, number + 2_000 * (1 + number), Reply(Outcome.ANSWERED))
+    account.add(0, 0, 500, Reply(Outcome.REFUSED, "429: queue_full"))
+    verdict = test_soak.verdict(seen)
+    result = SoakResult(SoakPlan(100), "m", 1_111.0, test_soak.RATE, tuple(seen), account, verdict, False, SOAK_ABOUT)
+    document: dict[str, Any] = as_written(result.as_json())
+    return document
+
+
+def soak_lines(samples: list[Sample] | None = None) -> list[dict[str, Any]]:
+    """samples.jsonl of the same."""
+    return [as_written(sample.as_json()) for sample in (test_soak.run() if samples is None else samples)]
+
+
 def write_run(folder: Path, *parts: str) -> Path:
-    """A run folder with these parts, of: sweep, asked, open, tune, choice, stopped, simulation, loadtest, isolation."""
+    """A run folder with these parts.
+
+    They are: sweep, asked, open, tune, choice, stopped, simulation, loadtest, isolation, overload, bench, soak.
+    """
     folder.mkdir(parents=True, exist_ok=True)
 
     def lines(documents: list[dict[str, Any]]) -> str:
@@ -348,6 +399,9 @@ def write_run(folder: Path, *parts: str) -> Path:
         "loadtest": {"loadtest.json": json.dumps(load_test())},
         "open": {"openloop.jsonl": lines(open_lines())},
         "isolation": {"isolation.json": json.dumps(isolation()), "isolation.html": "<!doctype html>"},
+        "overload": {"bench.json": json.dumps(overload())},
+        "bench": {"bench.json": json.dumps(comparison())},
+        "soak": {"soak.json": json.dumps(soak()), "samples.jsonl": lines(soak_lines())},
     }
     for part in parts:
         for name, text in texts[part].items():

@@ -17,31 +17,38 @@ from brim.measure.accounting import Objective
 from brim.measure.asked import Asked
 from brim.measure.open_point import OpenPoint
 from brim.measure.point import Point
+from brim.report.bench_result import Comparison
 from brim.report.build import build_report
 from brim.report.choice import Choice
 from brim.report.document import Figure, Report
 from brim.report.isolation_result import Isolation
 from brim.report.load_test import LoadTest
 from brim.report.markdown import markdown, text
+from brim.report.overload_result import Overload
 from brim.report.page import page
 from brim.report.run_folder import Documents, FailedLoad, read_run
 from brim.report.simulation_check import SimulationCheck, median_error
+from brim.report.soak_result import Sample, Soak
 from brim.report.tuned import launches
 from tests.unit.report_example import (
     asked,
     choice,
+    comparison,
     isolation,
     load_test,
     open_lines,
+    overload,
     point_line,
     simulation_check,
+    soak,
+    soak_lines,
     sweep_lines,
     write_run,
 )
 
 HOSTILE = "<script>alert(1)</script><img src=//elsewhere.example/x onerror=y>\"'&{{ 7 * 191 }}|`#*$x_1$\u202e\x00\ud800"
 SLO = Objective(percentile=99, latency_us=50_000)
-EVERY = ("sweep", "asked", "open", "choice", "simulation", "loadtest", "isolation")
+EVERY = ("sweep", "asked", "open", "choice", "simulation", "loadtest", "isolation", "overload", "soak")
 VOID = frozenset(["meta", "br"])
 SECTIONS = {
     ("sweep",): ["latency", "goodput", "batches", "pareto", "loads", "commands"],
@@ -51,9 +58,12 @@ SECTIONS = {
     ("loadtest",): ["loadtest"],
     ("open",): ["latency", "goodput", "batches", "time", "loads", "commands"],
     ("asked",): ["missing"],
+    ("overload",): ["overload"],
+    ("bench",): ["benchmark"],
+    ("soak",): ["soak"],
     EVERY: [
         *("choice", "latency", "goodput", "batches", "launches", "time", "pareto", "loads", "predictions"),
-        *("simulation", "loadtest", "isolation", "commands"),
+        *("simulation", "loadtest", "isolation", "overload", "soak", "commands"),
     ],
 }
 
@@ -145,7 +155,7 @@ def test_the_document_nests_and_needs_nothing_from_elsewhere() -> None:
             if name.endswith("href"):
                 assert str(value).startswith("#") or value == "isolation.html"
             assert str(value).count("url(") == len(re.findall(r"url\(#[\w-]+\)", str(value)))
-    assert not re.search(r"https?:|@import|data:", document)
+    assert not re.search(r"https?://|@import|data:", document)
     for words in ("prefers-color-scheme: dark", "@media print", "@page"):
         assert words in document
 
@@ -346,7 +356,8 @@ def test_broken_isolation_is_a_no() -> None:
 def replaced(document: Any, words: str) -> Any:
     """Every text of a document with other words behind it, but for names that the reading side knows."""
     if isinstance(document, dict):
-        kept = {"key", "mode", "protocol", "started_at", "arrival"}
+        kept = {"key", "mode", "started_at", "arrival", "verdict", "answer", "hdr"}
+        kept |= {"protocol"} if "mode" in document else set()
         return {name: value if name in kept else replaced(value, words) for name, value in document.items()}
     if isinstance(document, list):
         return [replaced(value, words) for value in document]
@@ -363,6 +374,11 @@ def everywhere(words: str) -> Report:
     failures = [FailedLoad(settings=sweep.settings[0], load="", message=words)]
     shed = replaced(load_test(), words)
     shed["classes"] = {words: shed["classes"]["batch"]}
+    load = replaced(overload(), words)
+    load["loads"][0]["groups"] = {words: load["loads"][0]["groups"]["interactive"]}
+    held = replaced(soak(), words)
+    held |= {"rss": {words: held["rss"]["envoy"]}, "messages": {words: 1}, "conditions": {words: words}}
+    sample = soak_lines()[0] | {"rss": {words: 5}, "fds": {words: 6}}
     return build_report(
         Documents(
             words,
@@ -371,13 +387,17 @@ def everywhere(words: str) -> Report:
             asked=sweep,
             failures=tuple(failures),
             load_test=LoadTest.model_validate(
-                shed | {"limits": [words], "message": words, "conditions": {words: words}}
+                shed | {"verdict": f"met{words}", "limits": [words], "message": words, "conditions": {words: words}}
             ),
             choice=Choice.model_validate(replaced(choice(), words)),
             simulation=SimulationCheck.model_validate(
                 replaced({**simulation_check(), "conditions": {words: words}}, words)
             ),
             isolation=Isolation.model_validate(replaced(isolation(), words)),
+            overload=Overload.model_validate(load | {"closed_per_s": {words: 3.0}}),
+            comparison=Comparison.model_validate(replaced(comparison(), words) | {"figures": {words: [1.0]}}),
+            soak=Soak.model_validate(held),
+            samples=(Sample.model_validate(sample),),
         ),
         SLO,
         source=words,

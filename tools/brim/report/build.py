@@ -9,14 +9,26 @@ from brim.isolation.page import condition
 from brim.measure.accounting import Objective
 from brim.measure.point import FILE_NAME as POINTS_FILE
 from brim.measure.schedule import CHANGING
-from brim.report import checked, gaps, loaded, measured, pareto, stages, timelines, tuned
+from brim.report import (
+    benchmarked,
+    checked,
+    gaps,
+    loaded,
+    measured,
+    overloaded,
+    pareto,
+    soaked,
+    stages,
+    timelines,
+    tuned,
+)
 from brim.report.curves import OPEN, Curve, of_open_points, of_points, of_runs
 from brim.report.document import Report, Section
 from brim.report.groups import Group, Origin
 from brim.report.groups import groups as groups_of
 from brim.report.run_folder import Documents
 from brim.report.simulation_check import disagreements
-from brim.report.words import conditions_of, in_a_line, objective_text
+from brim.report.words import conditions_of, in_a_line, objective_text, of_a_benchmark
 
 
 def build_report(documents: Documents, objective: Objective | None, *, source: str) -> Report:
@@ -58,6 +70,12 @@ def build_report(documents: Documents, objective: Objective | None, *, source: s
         sections.append(loaded.section(documents.load_test))
     if documents.isolation is not None:
         sections.append(checked.isolation(documents.isolation, has_page=documents.isolation_page))
+    if documents.overload is not None:
+        sections.append(overloaded.section(documents.overload))
+    if documents.comparison is not None:
+        sections.append(benchmarked.section(documents.comparison))
+    if documents.soak is not None or documents.samples:
+        sections.append(soaked.section(documents.soak, documents.samples))
     if (lacking := gaps.section(missing, documents.asked.model if documents.asked else "NAME")) is not None:
         sections.append(lacking)
     if (commands := measured.commands(groups)) is not None:
@@ -122,6 +140,7 @@ def _warnings(documents: Documents, missing: Sequence[gaps.Gap]) -> list[str]:
         found.append("This tuning is partial: it was stopped, so there are runs at most, and no choice.")
     if documents.simulation is not None:
         found += disagreements(documents.simulation)
+    found += soaked.disagreements(documents.soak, documents.samples)
     points = documents.every_point
     unsure = sum(not point.stable for point in documents.points)
     unsure += sum(not point.stable and point.arrivals not in CHANGING for point in documents.open_points)
@@ -138,7 +157,7 @@ def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
     said = [
         sentence
         for section in sections
-        if section.id in ("latency", "simulation", "loadtest", "isolation")
+        if section.id in ("latency", "simulation", "loadtest", "isolation", "overload", "benchmark", "soak")
         for sentence in section.sentences
     ]
     return " ".join(said) or "Nothing was measured."
@@ -146,7 +165,8 @@ def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
 
 def _good(documents: Documents) -> bool | None:
     answers = [one.slo_met for one in (documents.choice,) if one] + [one.ok for one in (documents.isolation,) if one]
-    answers += [one.ok for one in (documents.load_test,) if one and one.ok is not None]
+    judged = (documents.load_test, documents.overload, documents.comparison, documents.soak)
+    answers += [one.ok for one in judged if one is not None and one.ok is not None]
     return all(answers) if answers else None
 
 
@@ -163,6 +183,12 @@ def _conditions(documents: Documents, objective: Objective | None, source: str) 
         parts.append({"service": documents.interrupted.service, **documents.interrupted.conditions})
     if documents.load_test is not None:
         parts.append(documents.load_test.conditions)
+    if documents.overload is not None:
+        parts.append(overloaded.conditions_of(documents.overload))
+    if documents.comparison is not None:
+        parts.append(of_a_benchmark(documents.comparison.conditions))
+    if documents.soak is not None:
+        parts.append(soaked.conditions_of(documents.soak))
     for part in parts:
         found += [condition(name, value) for name, value in part.items()]
     return list(dict.fromkeys(found))

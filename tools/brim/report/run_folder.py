@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from brim.errors import InputError
 from brim.isolation.record import JSON_NAME as ISOLATION_FILE
@@ -23,20 +24,31 @@ from brim.measure.point import FILE_NAME as POINTS_FILE
 from brim.measure.point import Point
 from brim.measure.sweep import Settings
 from brim.measure.sweep_run import CONFIGURATIONS_FILE, FAILURES_FILE
+from brim.report.bench_result import FILE_NAME as BENCH_FILE
+from brim.report.bench_result import BenchFile, Comparison, OtherBenchmark
 from brim.report.choice import FILE_NAME as CHOICE_FILE
 from brim.report.choice import Choice, ChoiceFile, Interrupted, TuneRun
 from brim.report.isolation_result import Isolation
 from brim.report.load_test import FILE_NAME as LOAD_TEST_FILE
 from brim.report.load_test import LoadTest
+from brim.report.overload_result import Overload
 from brim.report.simulation_check import FILE_NAME as SIMULATION_FILE
 from brim.report.simulation_check import SimulationCheck
+from brim.report.soak_result import FILE_NAME as SOAK_FILE
+from brim.report.soak_result import Sample, Soak, out_of_order
+from brim.soak.sample import FILE_NAME as SAMPLES_FILE
 
-KNOWN = (POINTS_FILE, OPEN_FILE, ASKED_FILE, CHOICE_FILE, SIMULATION_FILE, LOAD_TEST_FILE, ISOLATION_FILE)
+KNOWN = (
+    *(POINTS_FILE, OPEN_FILE, ASKED_FILE, CHOICE_FILE, SIMULATION_FILE, LOAD_TEST_FILE, ISOLATION_FILE),
+    *(BENCH_FILE, SOAK_FILE, SAMPLES_FILE),
+)
 """Files that make a section. configurations.json says only what the points are of, and failures.jsonl why some are not."""
 MOST_BYTES = 128 * 1024**2
 """Of one file. A measured point is about 2 KB, so this is room for some 60,000 of them."""
 MOST_FAULTS = 20
 """That are told of one file."""
+MOST_SHOWN = 60
+"""Characters of a wrong value."""
 LITERALS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
 T = TypeVar("T")
@@ -71,6 +83,10 @@ class Documents:
         load_test: of a load test.
         isolation: of ``brim isolate``.
         isolation_page: whether its own page lies beside it.
+        overload: of ``brim bench overload``.
+        comparison: of any other benchmark with targets.
+        soak: of ``brim soak``.
+        samples: of the same, in the order of the file.
     """
 
     name: str
@@ -87,6 +103,10 @@ class Documents:
     load_test: LoadTest | None = None
     isolation: Isolation | None = None
     isolation_page: bool = False
+    overload: Overload | None = None
+    comparison: Comparison | None = None
+    soak: Soak | None = None
+    samples: tuple[Sample, ...] = ()
 
     @property
     def every_point(self) -> tuple[Point | OpenPoint, ...]:
@@ -134,7 +154,13 @@ def read_run(folder: Path) -> Documents:
     open_points = _lines(folder / OPEN_FILE, _usable_open, "a point of the open-loop driver", faults, torn)
     failures = _lines(folder / FAILURES_FILE, FailedLoad.model_validate, "what a sweep could not measure", faults, torn)
     notes = _document(folder / CONFIGURATIONS_FILE, TypeAdapter(dict[str, _Note]), faults) or {}
+    samples = _lines(folder / SAMPLES_FILE, Sample.model_validate, "a sample of a soak", faults, torn)
+    if unordered := out_of_order(samples):
+        faults.append(f"{folder / SAMPLES_FILE}: {unordered}")
     tuning: Choice | Interrupted | None = _document(folder / CHOICE_FILE, TypeAdapter(ChoiceFile), faults)
+    bench: Overload | Comparison | OtherBenchmark | None = _document(
+        folder / BENCH_FILE, TypeAdapter(BenchFile), faults
+    )
     documents = Documents(
         name=folder.resolve().name,
         points=tuple(point for point in points if point is not None),
@@ -150,10 +176,19 @@ def read_run(folder: Path) -> Documents:
         load_test=_document(folder / LOAD_TEST_FILE, TypeAdapter(LoadTest), faults),
         isolation=_document(folder / ISOLATION_FILE, TypeAdapter(Isolation), faults),
         isolation_page=(folder / ISOLATION_PAGE).is_file(),
+        overload=bench if isinstance(bench, Overload) else None,
+        comparison=bench if isinstance(bench, Comparison) else None,
+        soak=_document(folder / SOAK_FILE, TypeAdapter(Soak), faults),
+        samples=tuple(samples),
     )
     if faults:
         raise InputError(
             "\n".join(faults), hint="mend these, or make the files again with the commands that wrote them"
+        )
+    if there == [BENCH_FILE] and isinstance(bench, OtherBenchmark):
+        raise InputError(
+            f"{folder / BENCH_FILE} has neither 'ratios' nor the benchmark 'overload': nothing in it was held against a target",
+            hint="`brim bench overload --out DIR` makes a run folder with targets",
         )
     return documents
 
@@ -240,7 +275,7 @@ def _document(path: Path, adapter: TypeAdapter[T], faults: list[str]) -> T | Non
     except json.JSONDecodeError as error:
         faults.append(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}")
     except ValidationError as error:
-        faults += _some(path, [f"{path}: {_place(one['loc'])}: {one['msg']}" for one in error.errors()])
+        faults += _some(path, [f"{path}: {_told(one)}" for one in error.errors()])
     except (ValueError, RecursionError) as error:
         faults.append(f"{path}: not readable as JSON: {error}")
     return None
@@ -265,14 +300,20 @@ def _text(path: Path, faults: list[str]) -> str | None:
 
 def _first(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        one = error.errors()[0]
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        return f"{_place(one['loc'])}: {one['msg']}{more}"
+        return f"{_told(error.errors()[0])}{more}"
     return str(error)
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, loc)) or "the whole"
+def _told(fault: ErrorDetails) -> str:
+    """Place, value and what was expected; an object is not shown, since it is no value, and long besides."""
+    place = ".".join(map(str, fault["loc"])) or "the whole"
+    value = fault["input"]
+    if isinstance(value, dict | list):
+        return f"{place}: {fault['msg']}"
+    text = json.dumps(value, default=str)
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return f"{place}: {shown}: {fault['msg']}"
 
 
 def _some(path: Path, wrong: list[str]) -> list[str]:

@@ -23,6 +23,13 @@ def milliseconds(us: float | None) -> str:
     return "-" if us is None else f"{us_to_ms(us):,.2f}"
 
 
+def figure_text(value: float | None) -> str:
+    """Any figure, with four digits at least and no fraction from a thousand on; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
 def percent(ratio: float | None) -> str:
     """A ratio in percent; a dash for None."""
     return "-" if ratio is None else f"{100 * ratio:.1f} %"
@@ -70,6 +77,15 @@ def conditions_of(points: Sequence[Point | OpenPoint]) -> dict[str, str]:
         "load average before": between(min(loads), max(loads), 2),
         "measured": times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}",
         "brim": each([source.brim for source in sources]),
+    }
+
+
+def of_a_benchmark(conditions: Mapping[str, object]) -> dict[str, object]:
+    """The conditions that a benchmark notes, by name: averages with two digits, and whose the other cores were."""
+    names = {"other_cores": "cores that others used"}
+    return {
+        names.get(name, name): f"{value:.2f}" if isinstance(value, float) else value
+        for name, value in conditions.items()
     }
 
 

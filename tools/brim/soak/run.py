@@ -6,9 +6,9 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,7 @@ class SoakResult:
         account: what became of every request.
         verdict: what it says.
         interrupted: whether it was told to stop before its time.
+        about: what else is to be known of it, for the file.
     """
 
     plan: SoakPlan
@@ -140,6 +141,7 @@ class SoakResult:
     account: Account
     verdict: Verdict
     interrupted: bool
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The verdict's figures first; times in microseconds, rates a second."""
@@ -165,6 +167,7 @@ class SoakResult:
             "interrupted": self.interrupted,
             "samples": len(self.samples),
             **{name: account[name] for name in kept},
+            **self.about,
         }
 
 
@@ -180,6 +183,7 @@ def run_soak(
     stopping: AbstractContextManager[Callable[[], bool]] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     on_sample: Callable[[Sample], None] = lambda _: None,
+    about: Mapping[str, Any] | None = None,
 ) -> SoakResult:
     """Carry out the plan. The samples are in the folder's ``samples.jsonl`` as they come, the result in ``soak.json``.
 
@@ -195,6 +199,7 @@ def run_soak(
             was seen.
         on_progress: told what is happening.
         on_sample: given each sample as it ends.
+        about: kept in ``soak.json`` as it is: the command, and the conditions.
 
     Raises:
         AnswerIsNo: a row that is alone is not answered rightly.
@@ -249,7 +254,7 @@ def run_soak(
         around=None if troubles else Around(before, _settled(reader)),
         troubles=[*troubles, *_failed(account)],
     )
-    result = SoakResult(plan, model, capacity, rate, tuple(samples), account, verdict, interrupted)
+    result = SoakResult(plan, model, capacity, rate, tuple(samples), account, verdict, interrupted, about or {})
     write_whole(folder / RESULT_FILE, json.dumps(result.as_json()) + "\n")
     return result
 

@@ -25,7 +25,10 @@ PERCENTILE = 99.0
 
 def report(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of `brim sweep`, `measure`, `tune`, `load` or `isolate`.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Folder of `brim sweep`, `measure`, `tune`, `load`, `isolate`, `bench` or `soak`."
+        ),
     ],
     slo_ms: Annotated[
         float | None, typer.Option(help="Latency of the SLO, instead of what choice.json or the service file says.")
@@ -82,6 +85,8 @@ def _objective(documents: Documents) -> tuple[Objective | None, str]:
         return Objective(percentile=percentile, latency_us=latency_us), "openloop.jsonl"
     if documents.load_test is not None and not documents.points and not documents.open_points:
         return documents.load_test.objective, "loadtest.json"
+    if documents.overload is not None and not documents.every_point:
+        return documents.overload.objective, "bench.json"
     models = {point.model for point in documents.every_point}
     if documents.asked is not None:
         models.add(documents.asked.model)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import join
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -26,9 +27,10 @@ from brim.errors import InputError
 from brim.gateway.admission import Admission, admissions
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import RequestLimits, request_limits
+from brim.limits import DEFAULT_TRITON_RELEASE
 from brim.measure.callers import Row
 from brim.measure.known_time import INPUT, OUTPUT, WIDTH, KnownTime, write_known_time
-from brim.measure.plan import Protocol
+from brim.measure.plan import Protocol, usable_cores
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer
 from brim.server.supervise import Supervisor
@@ -94,6 +96,17 @@ def soak(
                 stopping=_told(),
                 on_progress=say,
                 on_sample=progress.show,
+                about=_about(
+                    {
+                        "--known-time": known_time,
+                        "--duration": f"{duration:.10g}",
+                        "--rate": None if rate is None else f"{rate:.10g}",
+                        "--load": f"{load:.10g}" if rate is None else None,
+                        "--protocol": protocol.value,
+                        "--seed": str(seed),
+                    },
+                    name,
+                ),
             )
     if result is None:
         say("interrupted before the load began: no verdict")
@@ -107,6 +120,19 @@ def soak(
         put(shown(result))
         say(f"every sample, and the whole answer: {folder / RESULT_FILE}")
     return answer.exit_code
+
+
+def _about(options: Mapping[str, str | None], name: str | None) -> dict[str, Any]:
+    """What makes the run anew, and where it was, for ``brim report``."""
+    given = [word for option, value in options.items() if value is not None for word in (option, value)]
+    return {
+        "command": join(["brim", "soak", *([] if name is None else [name]), *given]),
+        "conditions": {
+            "soaked_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "cores": usable_cores(),
+            "triton": DEFAULT_TRITON_RELEASE,
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)
