@@ -8,6 +8,7 @@ STAMP := $(VENV)/.installed
 SHIPPED := text_embedding image_classifier
 # Test files side by side. Most of the suite waits for servers to start and stop, so two take half the time on two cores.
 WORKERS ?= 2
+SOAK_S ?= 600
 
 .PHONY: up test bench bench-sim bench-tune bench-overload lint format lock env clean
 
@@ -34,9 +35,12 @@ bench-sim: env
 bench-tune: env
 	@$(BIN)/brim bench tuning $(ARGS)
 
-# The gateway at up to ten times what the model can answer: 4 minutes.
+# The gateway at up to ten times what the model can answer, then ten minutes at 0.9 of it, and a page of both: 15 minutes.
 bench-overload: env
-	@$(BIN)/brim bench overload $(ARGS)
+	@out="$(OUT)"; out="$${out:-runs/$$(date -u +%Y%m%dT%H%M%S)-overload}"; status=0; \
+	$(BIN)/brim bench overload --out "$$out" $(ARGS) || status=$$?; \
+	$(BIN)/brim soak --known-time 100000,4000 --duration $(SOAK_S) --out "$$out" || { code=$$?; test $$status -ne 0 || status=$$code; }; \
+	$(BIN)/brim report "$$out" || exit; exit $$status
 
 lint: env
 	@$(BIN)/ruff check .
