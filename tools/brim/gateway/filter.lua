@@ -1,5 +1,5 @@
--- What Envoy calls: the check of guard.lua, then the admission of admission.lua. Routes, limits and counters read the
--- headers and metadata that are set here: see envoy_config.py.
+-- What Envoy calls: the check of guard.lua, then the admission of admission.lua; for streams, both by way of stream.lua.
+-- Routes, limits and counters read the headers and metadata that are set here: see envoy_config.py.
 
 -- Envoy writes the text as JSON for HTTP, and as the status message for gRPC.
 local function answer(handle, is_grpc, status, grpc_status, reason, text)
