@@ -235,6 +235,22 @@ def test_a_stream_loses_its_bad_messages_only_however_it_is_cut(size: int) -> No
     assert all(not text or messages(text) for text in passed)
 
 
+def test_the_pieces_of_a_long_message_are_put_together_once() -> None:
+    """Not anew with each piece, which would take the square of their number."""
+    guard = filter_of()
+    guard._lua.execute(
+        b"joined = 0; local concat = table.concat; table.concat = function(...) joined = joined + 1; return concat(...) end"
+    )
+    message = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[b"\x00" * 80_000])
+    message.inputs.add(name="X", datatype="FP32", shape=[1, 20_000])
+    whole = framed(message.SerializeToString())
+    stream = guard.stream()
+    passed = [stream.send(whole[at : at + 80]) for at in range(0, len(whole), 80)]
+    assert passed[-1] == whole and not any(passed[:-1])
+    # The head, all of it, and what goes on.
+    assert guard._lua.eval(b"joined") <= 5
+
+
 def test_after_a_message_without_a_bound_nothing_of_a_stream_goes_on() -> None:
     guard = filter_of()
     huge = b"\x00" + (2**32 - 1).to_bytes(4, "big")

@@ -135,6 +135,19 @@ def test_strings_hide_their_brackets(guard: LuaGuard) -> None:
     assert guard.http(json.dumps(body).encode()).status is None
 
 
+def test_there_is_a_bound_on_keys(guard: LuaGuard) -> None:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [0]}
+    many = {f"k{number}": 0 for number in range(4096)}
+    assert guard.http(json.dumps({"inputs": [tensor], "parameters": many}).encode()).status is None
+    for body in (
+        {"inputs": [tensor], "parameters": many | {"one": 0}},
+        {"inputs": [tensor | {"parameters": many | {"one": 0}}]},
+        many | {"inputs": [tensor]},
+    ):
+        verdict = guard.http(json.dumps(body).encode())
+        assert (verdict.status, verdict.text) == (400, "an object of the JSON has more than 4096 keys")
+
+
 def test_there_is_a_bound_on_inputs(guard: LuaGuard) -> None:
     tensor = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
     most = RequestLimits().inputs

@@ -133,7 +133,7 @@ end
 
 -- Calls member(key, place of the value) for each, which returns the place behind the value.
 local function read_object(text, at, member)
-  local seen = {}
+  local seen, count = {}, 0
   at = past_space(text, at + 1)
   if byte(text, at) == CLOSE_OBJECT then
     return at + 1
@@ -150,7 +150,10 @@ local function read_object(text, at, member)
     if seen[key] then
       refuse("the key %s comes twice in one object", shown(key))
     end
-    seen[key] = true
+    seen[key], count = true, count + 1
+    if count > LIMITS.keys then
+      refuse("an object of the JSON has more than %d keys", LIMITS.keys)
+    end
     at = past_space(text, at)
     if byte(text, at) ~= COLON then
       refuse("the JSON has no colon behind a key")

@@ -34,6 +34,7 @@ class RequestLimits:
         nesting: how deep JSON may go: tensors of the largest rank, and what they stand in. 24.10 ends itself on some
             250,000 nested brackets.
         inputs: most tensors.
+        keys: most of one JSON object: all are remembered, since none may come twice.
     """
 
     body_bytes: int = LARGEST_BODY_BYTES
@@ -44,6 +45,7 @@ class RequestLimits:
     rank: int = LARGEST_RANK + 1
     nesting: int = LARGEST_RANK + 9
     inputs: int = 256
+    keys: int = 4096
 
     def as_lua(self) -> str:
         """``LIMITS`` as ``guard.lua`` reads it."""
@@ -56,6 +58,7 @@ class RequestLimits:
             "rank",
             "nesting",
             "inputs",
+            "keys",
         )
         return "local LIMITS = { " + ", ".join(f"{name} = {getattr(self, name)}" for name in names) + " }"
 

@@ -100,14 +100,16 @@ local function refusal_on(handle, stream, frame)
   count(handle, stream, "admitted")
 end
 
--- The messages at the front of text that are complete, the refused ones replaced; and what is left of it.
+-- The messages at the front of text that are complete, the refused ones replaced; what is left of it, and how many bytes
+-- make that complete.
 local function looked_at(handle, stream, text)
-  local done, at = {}, 1
+  local done, at, wanted = {}, 1, 5
   while #text - at >= 4 do
     local length = length_of(sub(text, at, at + 4))
     if length > LIMITS.body_bytes then
       refuse("a message of %.0f bytes is more than the %d that are taken", length, LIMITS.body_bytes)
     elseif at + 4 + length > #text then
+      wanted = 5 + length
       break
     end
     local frame = sub(text, at, at + 4 + length)
@@ -120,21 +122,29 @@ local function looked_at(handle, stream, text)
     done[#done + 1] = frame
     at = at + 5 + length
   end
-  return table.concat(done), sub(text, at)
+  return table.concat(done), sub(text, at), wanted
 end
 
--- After a fault nothing of the stream goes on.
+-- After a fault nothing of the stream goes on. Pieces of a long message are put together once, when all of them are there.
 local function look_at_stream(handle, headers)
   local stream = open_stream(handle, headers)
-  local rest, broken = "", false
+  local pieces, held, wanted, broken = {}, 0, 5, false
   for chunk in handle:bodyChunks() do
-    local fine, done, left = pcall(looked_at, handle, stream, rest .. chunk:getBytes(0, chunk:length()))
-    broken = broken or not fine
-    rest = broken and "" or left
-    chunk:setBytes(broken and "" or done)
-    if not fine then
-      handle:logWarn("a stream was cut off: " .. (type(done) == "table" and done.text or tostring(done)))
+    local passes = ""
+    if not broken then
+      pieces[#pieces + 1] = chunk:getBytes(0, chunk:length())
+      held = held + chunk:length()
     end
+    if not broken and held >= wanted then
+      local fine, done, left, more = pcall(looked_at, handle, stream, table.concat(pieces))
+      if fine then
+        passes, pieces, held, wanted = done, { left }, #left, more
+      else
+        pieces, broken = {}, true
+        handle:logWarn("a stream was cut off: " .. (type(done) == "table" and done.text or tostring(done)))
+      end
+    end
+    chunk:setBytes(passes)
   end
 end
 
