@@ -193,6 +193,8 @@ def test_own_onnx_model_in_one_command(project: Project) -> None:
         ("grpc", 5, 5),
         ("grpc", 200, 200),
     ]
+    for one in checked:
+        assert sum(int(size) * count for size, count in one["executions_by_size"].items()) == one["asked"]
     model = project.model_repository / "mine" / "1" / "model.onnx"
     model.write_bytes(model.read_bytes()[:-1] + b"?")
     harmed = brim(project, "serve", "mine")

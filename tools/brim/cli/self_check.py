@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from brim_export.known_answers import known_answers
 ALONE = 5
 TOGETHER = 200
 ANSWER_TIMEOUT_S = 120.0
+SETTLE_TIMEOUT_S = 2.0
 ROW_TOLERANCE = 1e-4
 """Where the reference is the server's own answer to the same row alone: what another batch size may change."""
 
@@ -52,9 +54,11 @@ def self_check(endpoint: Endpoint, service: Service, *, together: int = TOGETHER
         for callers, count in ((1, ALONE), (together, together)):
             address = endpoint.http if protocol is Protocol.HTTP else endpoint.grpc
             with closing(endpoint.http_client()) as client:
-                before = batch_stats.snapshot(client, service.name)
+                read = partial(batch_stats.snapshot, client, service.name)
+                before = read()
                 got = ask_all(address, protocol, service.name, requests[:count], callers, ANSWER_TIMEOUT_S)
-                after = batch_stats.snapshot(client, service.name)
+                # An answer leaves before its batch is counted.
+                after, _ = batch_stats.settle(read, timeout_s=SETTLE_TIMEOUT_S)
             faults = [text for one, right in zip(got, answers, strict=False) if (text := fault(one, right, tolerance))]
             sizes = batch_stats.difference(before, after, instances=1).executions_by_size
             verdicts.append(
