@@ -158,9 +158,9 @@ end
 local function shortest_ms(...)
   local shortest
   for place = 1, select("#", ...) do
-    local time_ms = select(place, ...)
-    if time_ms and time_ms >= 1 and time_ms <= LONGEST_MS and (not shortest or time_ms < shortest) then
-      shortest = time_ms
+    local own_ms = select(place, ...)
+    if own_ms and own_ms >= 1 and own_ms <= LONGEST_MS and (not shortest or own_ms < shortest) then
+      shortest = own_ms
     end
   end
   return shortest

@@ -6,7 +6,7 @@ from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import AROUND_HEADER, NOT, REASON_HEADER, TYPE, Document, equal
 
 STREAM_OUTCOMES = ("admitted", "queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class")
-"""As in ``stream.lua``, which notes how many of a stream's requests had each."""
+"""``stream.lua`` notes how many of a stream's requests had each."""
 
 
 def counters() -> list[Document]:

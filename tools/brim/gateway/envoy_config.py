@@ -23,7 +23,7 @@ from brim.gateway.clusters import (
     own_pages_cluster,
     triton_cluster,
 )
-from brim.gateway.counters import counters
+from brim.gateway.counters import STREAM_OUTCOMES, counters
 from brim.gateway.health import Canary
 from brim.gateway.limits import RequestLimits
 from brim.gateway.lua import as_lua
@@ -124,7 +124,12 @@ def _overload_manager(limits: RequestLimits) -> Document:
 def filter_source(limits: RequestLimits, admitted: Mapping[str, Admission], threads: int = 1) -> str:
     """The Lua filter with its limits in front."""
     bounds = as_lua({model: bounds.for_lua(threads) for model, bounds in admitted.items()})
-    values = (limits.as_lua(), f"local ADMITTED = {bounds}", f"local RETRY_AFTER_S = {RETRY_AFTER_S}")
+    values = (
+        limits.as_lua(),
+        f"local ADMITTED = {bounds}",
+        f"local OUTCOMES = {as_lua(STREAM_OUTCOMES)}",
+        f"local RETRY_AFTER_S = {RETRY_AFTER_S}",
+    )
     parts = (files("brim.gateway").joinpath(name).read_text(encoding="utf-8") for name in LUA_FILES)
     return "\n".join((*values, *parts))
 

@@ -3,9 +3,8 @@
 --
 -- A stream says which of its requests is answered by the model's name alone, and of errors not even that. Those that were
 -- let in wait for an answer, each with its slot; of the others (refused here, or for models without bounds), whose answers
--- come on the same stream, only the number is known.
+-- come on the same stream, only the number is known. OUTCOMES comes from counters.py, in front of this text.
 
-local OUTCOMES = { "admitted", "queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class" }
 -- Of an answer this much is looked at: the model's name, or that it is an error.
 local ANSWER_HEAD_BYTES = 512
 
