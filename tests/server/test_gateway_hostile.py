@@ -97,6 +97,12 @@ def gateway(server: EmbeddedServer, tmp_path: Path) -> Iterator[Gateway]:
         assert "script log" not in running.log_file.read_text()
 
 
+def flooded(gateway: Gateway) -> int:
+    """Connections that Envoy ended since too many answers waited on them. It counts nothing before the first."""
+    with urllib.request.urlopen(f"http://{gateway.admin}/stats?filter=^http1.response_flood$") as answer:
+        return int(answer.read().decode().rpartition(":")[2] or 0)
+
+
 def memory_of(gateway: Gateway) -> int:
     return int(psutil.Process(gateway.pid).memory_info().rss)
 
@@ -241,7 +247,8 @@ def takes_a_request(gateway: Gateway) -> bool:
 
 
 def test_callers_that_never_read_hold_no_more_than_a_buffer_each(gateway: Gateway) -> None:
-    hostile, pages = 50, b"GET /v2/models/known/config HTTP/1.1\r\nHost: gateway\r\n\r\n" * 500
+    hostile, page = 50, b"GET /v2/models/known/config HTTP/1.1\r\nHost: gateway\r\n\r\n"
+    pages = page * 500
     with ExitStack() as stack, served_meanwhile(gateway):
         before = memory_of(gateway)
         deaf = connected(gateway, hostile, stack, receive_bytes=4096)
@@ -253,10 +260,17 @@ def test_callers_that_never_read_hold_no_more_than_a_buffer_each(gateway: Gatewa
             _, writable, _ = select.select([], deaf, [], 0)
             quiet = 0 if writable else quiet + 1
             for one in writable:
-                with suppress(BlockingIOError):
-                    sent[one] += one.send(pages)
+                try:
+                    # Goes on where it stopped: half a request is none, for which the gateway would hang up.
+                    sent[one] += one.send(pages[sent[one] % len(page) :])
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    deaf.remove(one)
             time.sleep(0.05)
         assert quiet == 10, "the gateway goes on reading from callers that read nothing"
+        # Envoy may also hang up on one, once answers to several of its requests wait; for nothing else here.
+        assert hostile - len(deaf) <= flooded(gateway)
         assert memory_of(gateway) - before <= hostile * (2 * BODY_BYTES + CONNECTION_BYTES) + PAGES_BYTES
 
 
