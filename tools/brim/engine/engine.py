@@ -15,7 +15,8 @@ One thread owns an engine; nothing here is safe to call from two.
 How openvino-genai's ``ContinuousBatchingPipeline`` meets it (2026.4, ``dynamic_split_fuse``, ``enable_prefix_caching``):
 ``add`` is ``add_request(id, tokens, config)``; ``step`` is ``step()``, then ``can_read()``/``read()`` and ``get_status()``
 of every handle; ``cancel`` is ``handle.cancel()``; blocks in use are ``get_metrics().cache_usage`` percent of
-``num_kv_blocks``, as of the last step that scheduled anything. ``step_tokens`` is ``max_num_batched_tokens``.
+``num_kv_blocks``, as of when the last step was planned: what finished in that step still counts. ``step_tokens`` is
+``max_num_batched_tokens``. A step that can schedule nothing ends every sequence that has begun as out of memory.
 """
 
 from __future__ import annotations

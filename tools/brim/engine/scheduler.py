@@ -1,0 +1,616 @@
+"""The scheduler in front of a continuous-batching engine: who has a seat, and what each step is given to prefill.
+
+One step, in order:
+
+1. What was cancelled or preempted is dropped from the engine; its blocks and its seat count until the step is over.
+2. Those who have waited too long are refused; those whose deadline has passed end.
+3. A step's prompt tokens are planned: the step's limit less one token of every decoding sequence. They go to everyone in
+   order (``_rank``), seat holders and, where a seat and all of their blocks are free, waiting ones; a share of them to the
+   oldest unfinished prefill in any case. Of a prompt that does not fit what is left of the step, a *piece* does.
+4. The engine steps; tokens are handed out, and ends.
+
+A piece is a sequence of its own: a prefix of the prompt, a whole number of blocks long, of which one token is asked and
+thrown away. When it finishes its blocks stay in the engine's prefix cache, and the next piece, or the rest of the prompt,
+takes them over. So the engine never holds more prompt than it runs in the next step, and a short prompt that comes during
+a long prefill goes into the very next step, though the engine itself is first come, first served. What a piece costs on a
+given engine has to be measured: handing the prefix over again, hashing it, one more token drawn; and whether its blocks
+are found again when the cache is full (``PrefixIndex``).
+
+A preempted request goes on from prompt + text so far where that gives the same text (``Sampling.continues_from_text``).
+Otherwise it begins again with its seed, and the tokens that were delivered already are checked and not delivered twice.
+
+``submit``, ``cancel`` and ``stop`` touch no engine. A host may run ``feed`` and ``collect`` under its lock and the engine's
+step between them without, so that a refusal does not wait for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from brim.engine import metrics as m
+from brim.engine.admission import BATCH, INTERACTIVE, Pace, Policy, misfit, too_late
+from brim.engine.engine import Engine, Finish, Produced, Sampling, Step
+from brim.engine.kv_cache import BlockLedger, PrefixIndex, block_hashes
+from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
+from brim.engine.metrics import Metrics
+from brim.engine.step_log import LoggedStep, StepLog
+
+PIECE = Sampling(max_tokens=1, temperature=0, ignore_eos=True)
+"""Of a piece: the one token that an engine has to be asked for."""
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """A living request.
+
+    Attributes:
+        request: as it was submitted.
+        number: in the order of submission; owns its blocks in the ledger.
+        arrived_us: when it was submitted.
+        prompt: what the engine has to prefill: the request's tokens, and its text so far after a preemption.
+        hashes: of the full blocks of ``prompt``.
+        cached_tokens: leading tokens of ``prompt`` that the engine is expected to have; while waiting, when it got its seat.
+        seated_us: when it got its seat; None without one.
+        sequence: what runs for it in the engine; None for nothing.
+        piece_tokens: length of the prefix that ``sequence`` is; 0 when it is the whole prompt.
+        decoding: ``sequence`` has produced a token of its text since it was added.
+        text: tokens delivered.
+        replay: tokens of ``text`` that ``sequence`` has produced again so far; None when it does not repeat them.
+        first_us: when its first token was delivered.
+        last_us: when its last token was delivered.
+        preemptions: how often it lost its seat.
+        began: had a seat once.
+    """
+
+    request: Request
+    number: int
+    arrived_us: int
+    prompt: tuple[int, ...]
+    hashes: list[int]
+    cached_tokens: int = 0
+    seated_us: int | None = None
+    sequence: int | None = None
+    piece_tokens: int = 0
+    decoding: bool = False
+    text: list[int] = field(default_factory=list)
+    replay: int | None = None
+    first_us: int | None = None
+    last_us: int = 0
+    preemptions: int = 0
+    began: bool = False
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Prompt tokens to prefill: at least the last one, whose successor is drawn from it."""
+        return max(1, len(self.prompt) - self.cached_tokens)
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A sequence on its way out of the engine: whose blocks and seat it still takes, and whether the engine was told."""
+
+    number: int
+    told: bool = False
+
+
+class Scheduler:
+    """Policy in front of one engine. One thread at a time may use it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        policy: Policy,
+        clock_us: Callable[[], int],
+        *,
+        metrics: Metrics | None = None,
+        step_log: StepLog | None = None,
+    ) -> None:
+        """Take an engine that nobody else gives sequences to.
+
+        Args:
+            engine: without sequences.
+            policy: the operator's decisions.
+            clock_us: a clock that never goes back.
+            metrics: where to count.
+            step_log: where to write steps down.
+
+        Raises:
+            InputError: the policy does not fit the engine.
+        """
+        policy.check(engine.limits)
+        self._engine, self._policy, self._clock_us = engine, policy, clock_us
+        self._limits = engine.limits
+        self.metrics = metrics or Metrics()
+        self.step_log = step_log or StepLog()
+        self._ledger = BlockLedger(self._limits.total_blocks, self._limits.block_tokens)
+        self._prefixes = PrefixIndex(self._limits.total_blocks if self._limits.prefix_cache else 0)
+        self._pace = Pace()
+        self._entries: dict[str, _Entry] = {}
+        self._waiting: list[_Entry] = []
+        self._seated: list[_Entry] = []
+        self._by_sequence: dict[int, _Entry] = {}
+        self._leaving: dict[int, _Leaving] = {}
+        self._promised_blocks = self._promised_seats = 0
+        self._numbers = self._sequences = 0
+        self._planned: dict[str, int] = {}
+        self._fed_us = 0
+        self._used_blocks = engine.used_blocks()
+        self._draining = False
+        self._gauge()
+
+    # What a caller does
+
+    def submit(self, request: Request) -> list[Event]:
+        """Take a request, or end it at once.
+
+        Returns:
+            Its end when it is refused; and the end of another one that gave its place to it.
+
+        Raises:
+            ValueError: a living request has the same id.
+        """
+        if request.id in self._entries:
+            raise ValueError(f"request id {request.id!r} is in use")
+        now_us = self._clock_us()
+        entry = _Entry(request, self._numbers, now_us, request.tokens, self._hashes(request.tokens))
+        self._numbers += 1
+        refusal = self._refusal(entry, now_us)
+        if refusal is not None:
+            return [self._refused(entry, *refusal)]
+        events: list[Event] = []
+        if self._full(INTERACTIVE):
+            shed = max((e for e in self._waiting if _may_be_shed(e)), key=lambda e: e.number)
+            self._waiting.remove(shed)
+            del self._entries[shed.request.id]
+            events.append(
+                self._refused(shed, Reason.SHED, "an interactive request took its place in the full waiting room")
+            )
+        self._entries[request.id] = entry
+        self._waiting.append(entry)
+        self._gauge()
+        return events
+
+    def cancel(self, request_id: str) -> list[Event]:
+        """A caller went. Harmless when the request has ended or never was.
+
+        Returns:
+            The end of the request, when there was one to end.
+        """
+        return self._end_early(request_id, End.CANCELLED)
+
+    def stop(self, request_id: str) -> list[Event]:
+        """A stop string was found in the text: end the request as complete. Harmless when it has ended."""
+        return self._end_early(request_id, End.STOP)
+
+    def drain(self) -> None:
+        """Refuse whatever comes from now on; what is here is finished."""
+        self._draining = True
+
+    def abandon(self, message: str) -> list[Event]:
+        """The engine is lost: end every request as failed, and give it nothing more."""
+        self._draining = True
+        events: list[Event] = [
+            self._ended(entry, End.FAILED, message=message) for entry in list(self._entries.values())
+        ]
+        for entry in list(self._seated):
+            self._ledger.release(entry.number)
+        for leaving in self._leaving.values():
+            self._ledger.release(leaving.number)
+        self._waiting.clear()
+        self._seated.clear()
+        self._by_sequence.clear()
+        self._leaving.clear()
+        self._entries.clear()
+        self._gauge()
+        return events
+
+    # What the owner of the engine does
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._entries or self._leaving)
+
+    def step(self) -> list[Event]:
+        """Feed the engine, step it, collect."""
+        events = self.feed()
+        return events + self.collect(self._engine.step())
+
+    def feed(self) -> list[Event]:
+        """Before a step: tell the engine who left, and give it what to prefill.
+
+        Returns:
+            Ends of those who waited too long, whose deadline passed, or whom the engine would not take.
+        """
+        self._fed_us = now_us = self._clock_us()
+        events: list[Event] = list(self._late(now_us))
+        self._planned = {}
+        events += self._plan(now_us)
+        for sequence, leaving in self._leaving.items():
+            if not leaving.told:
+                self._engine.cancel(sequence)
+                leaving.told = True
+        self._gauge()
+        return events
+
+    def collect(self, step: Step) -> list[Event]:
+        """After a step: what it produced, and ends."""
+        now_us = self._clock_us()
+        self._pace.saw_step(step.took_us)
+        for sequence, leaving in list(self._leaving.items()):
+            if leaving.told:
+                self._ledger.release(leaving.number)
+                del self._leaving[sequence]
+        events: list[Event] = []
+        decoded: list[str] = []
+        first: list[str] = []
+        for produced in step.produced:
+            entry = self._by_sequence.get(produced.sequence_id)
+            if entry is None:
+                self._left_by_itself(produced)
+            elif entry.piece_tokens:
+                events += self._piece_done(entry, produced)
+            else:
+                (decoded if entry.decoding else first).append(entry.request.id)
+                events += self._produced(entry, produced, now_us)
+        self._count_step(step, decoded, first, [e.request_id for e in events if isinstance(e, Ended)])
+        self._used_blocks = step.used_blocks
+        self._gauge()
+        return events
+
+    # Admission
+
+    def _refusal(self, entry: _Entry, now_us: int) -> tuple[Reason, str] | None:
+        request, policy = entry.request, self._policy
+        if self._draining:
+            return Reason.DRAINING, "the server is going down"
+        misfits = misfit(request, self._limits)
+        if misfits is not None:
+            return misfits
+        if self._full(request.kind) and not (request.kind is INTERACTIVE and any(map(_may_be_shed, self._waiting))):
+            named = "max_waiting" if self._full(INTERACTIVE) else "max_waiting_batch"
+            return Reason.ROOM_FULL, f"every seat is taken, and so is every place to wait for one ({named})"
+        wait_us, first_us = self._expectation(entry, now_us)
+        late = too_late(request, now_us, wait_us, first_us, policy.longest_wait_us.get(request.kind))
+        return None if late is None else (Reason.DEADLINE, late)
+
+    def _free_seats(self) -> int:
+        return max(0, self._policy.max_sequences - len(self._seated) - len(self._leaving))
+
+    def _full(self, kind: RequestClass) -> bool:
+        """Whether the room has no place for one more of this class. Those for whom a seat is free do not count as waiting."""
+        policy, free = self._policy, self._free_seats()
+        if len(self._waiting) >= policy.max_waiting + free:
+            return True
+        return kind is BATCH and sum(e.request.kind is BATCH for e in self._waiting) >= policy.max_waiting_batch + free
+
+    def _expectation(self, entry: _Entry, now_us: int) -> tuple[float, float]:
+        """Expected time to a newcomer's seat, and to its first token."""
+        self._look_up(entry)
+        rank = self._rank(entry, now_us)
+        ahead = [e for e in self._waiting if self._rank(e, now_us) < rank]
+        taken = len(self._seated) + len(self._leaving)
+        free = self._free_seats()
+        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks:
+            free = 0
+        wait_us = self._pace.seat_wait_us(len(ahead), free, taken)
+        tokens = sum(
+            e.remaining_tokens
+            for e in (*ahead, *(e for e in self._seated if not e.decoding and self._rank(e, now_us) < rank))
+        )
+        return wait_us, wait_us + self._pace.prefill_us(tokens + entry.remaining_tokens, self._chunk_tokens(0))
+
+    def _rank(self, entry: _Entry, now_us: int) -> tuple[int, int, int]:
+        """Order: the aged by age; then by class, and within one the shortest expected prefill, and then the oldest.
+
+        Age counts while waiting only: once seated, ``Policy.long_share`` sees to it that a prefill goes on.
+        """
+        kind = entry.request.kind
+        if entry.seated_us is None and now_us - entry.arrived_us >= self._policy.ageing_us[kind]:
+            return -1, 0, entry.number
+        return kind, entry.remaining_tokens, entry.number
+
+    def _late(self, now_us: int) -> Iterator[Ended]:
+        for entry in list(self._entries.values()):
+            request = entry.request
+            over = request.deadline_us is not None and now_us >= request.deadline_us
+            if entry.began:
+                if over:
+                    self._let_go(entry)
+                    yield self._ended(entry, End.EXPIRED, message="the request's deadline has passed")
+                continue
+            late = too_late(
+                request, now_us, now_us - entry.arrived_us, 0, self._policy.longest_wait_us.get(request.kind)
+            )
+            if late is None and over:
+                late = "the request's deadline has passed"
+            if late is not None:
+                self._let_go(entry)
+                del self._entries[request.id]
+                yield self._refused(entry, Reason.DEADLINE, late)
+
+    # The plan of a step
+
+    def _chunk_tokens(self, decoding: int) -> int:
+        """Prompt tokens that a step may run beside so many decodes."""
+        left = self._limits.step_tokens - decoding
+        return left if self._policy.chunk_tokens is None else min(left, self._policy.chunk_tokens)
+
+    def _plan(self, now_us: int) -> Iterator[Ended]:
+        """Give the engine this step's prefills. ``_promised_*`` are what those who could not go yet will get next."""
+        self._promised_blocks = self._promised_seats = 0
+        budget = self._chunk_tokens(sum(1 for e in self._seated if e.decoding))
+        budget -= sum(self._engine_backlog(e) for e in self._seated)
+        oldest = next((e for e in self._seated if e.sequence is None), None)
+        kept = 0 if oldest is None else max(self._limits.block_tokens, int(budget * self._policy.long_share))
+        for entry in self._waiting:
+            self._look_up(entry)
+        candidates = [e for e in self._seated if e.sequence is None] + self._waiting
+        head_blocked = False
+        for entry in sorted(candidates, key=lambda e: self._rank(e, now_us)):
+            if entry is oldest:
+                kept = 0
+            if budget <= kept:
+                continue
+            if entry.seated_us is None and (head_blocked or not self._seat(entry, now_us)):
+                head_blocked = head_blocked or self._rank(entry, now_us)[0] < 0
+                continue
+            budget -= yield from self._prefill(entry, budget - kept)
+
+    def _engine_backlog(self, entry: _Entry) -> int:
+        """Prompt tokens of a sequence that the engine did not finish in the step that it was meant for."""
+        return 0 if entry.sequence is None or entry.decoding else min(entry.remaining_tokens, self._limits.step_tokens)
+
+    def _seat(self, entry: _Entry, now_us: int) -> bool:
+        """Give a waiting request a seat and all of its blocks, or see whether preempting can."""
+        blocks = self._ledger.need(entry.request.most_tokens)
+        seats = self._policy.max_sequences - len(self._seated) - len(self._leaving)
+        leaving_blocks = sum(self._ledger.held(leaving.number) for leaving in self._leaving.values())
+        later_blocks = self._ledger.free_blocks + leaving_blocks - self._promised_blocks
+        later_seats = seats + len(self._leaving) - self._promised_seats
+        if seats > 0 and later_seats > 0 and blocks <= min(self._ledger.free_blocks, later_blocks):
+            self._ledger.promise(entry.number, blocks)
+            self._waiting.remove(entry)
+            self._seated.append(entry)
+            entry.seated_us = now_us
+            if not entry.began:
+                entry.began = True
+                self.metrics.observe_us(m.QUEUE_WAIT, now_us - entry.arrived_us)
+            self.metrics.add(m.PREFIX_ASKED, len(entry.prompt))
+            self.metrics.add(m.PREFIX_HIT, entry.cached_tokens)
+            return True
+        fits_later = later_seats > 0 and blocks <= later_blocks
+        if not fits_later and self._policy.preempts and entry.request.kind is INTERACTIVE:
+            victims = self._victims(blocks - later_blocks, 1 - later_seats)
+            for victim in victims:
+                self._preempt(victim)
+            fits_later = bool(victims)
+        if fits_later:
+            self._promised_blocks += blocks
+            self._promised_seats += 1
+        return False
+
+    def _victims(self, blocks: int, seats: int) -> list[_Entry]:
+        """Running batch requests whose going frees so much, or none. First those that lose nothing, then the youngest."""
+        able = [e for e in self._seated if e.request.kind is BATCH and e.preemptions < self._policy.max_preemptions]
+        able.sort(
+            key=lambda e: (not e.request.sampling.continues_from_text and bool(e.text), -(e.seated_us or 0), -e.number)
+        )
+        chosen: list[_Entry] = []
+        for victim in able:
+            if blocks <= 0 and seats <= 0:
+                break
+            chosen.append(victim)
+            blocks -= self._ledger.held(victim.number)
+            seats -= 1
+        return chosen if blocks <= 0 and seats <= 0 else []
+
+    def _preempt(self, entry: _Entry) -> None:
+        self._let_go(entry)
+        entry.preemptions += 1
+        entry.seated_us = None
+        entry.decoding = False
+        entry.cached_tokens = 0
+        entry.replay = None
+        if entry.text and entry.request.sampling.continues_from_text:
+            entry.prompt = (*entry.request.tokens, *entry.text)
+            entry.hashes = self._hashes(entry.prompt)
+        elif entry.text:
+            entry.replay = 0
+        self._waiting.append(entry)
+        self.metrics.add(m.PREEMPTIONS)
+
+    def _prefill(self, entry: _Entry, budget: int) -> Generator[Ended, None, int]:
+        """Give the engine the rest of a prompt, or a piece of it.
+
+        Returns:
+            Prompt tokens that this adds to the step.
+        """
+        remaining = entry.remaining_tokens
+        end = len(entry.prompt)
+        if remaining > budget and self._limits.prefix_cache:
+            block = self._limits.block_tokens
+            end = (entry.cached_tokens + budget) // block * block
+            if end <= entry.cached_tokens:
+                return 0
+        whole = end == len(entry.prompt)
+        sampling = entry.request.sampling if whole else PIECE
+        if whole and entry.text and entry.replay is None:
+            sampling = replace(sampling, max_tokens=sampling.max_tokens - len(entry.text))
+        sequence = self._sequences
+        self._sequences += 1
+        try:
+            self._engine.add(sequence, entry.prompt[:end], sampling)
+        except Exception as error:  # noqa: BLE001 - whatever the engine says of one sequence is that request's end alone
+            self._let_go(entry)
+            yield self._ended(entry, End.FAILED, message=f"the engine did not take the request: {error}")
+            return 0
+        entry.sequence = sequence
+        entry.piece_tokens = 0 if whole else end
+        self._by_sequence[sequence] = entry
+        planned = remaining if whole else end - entry.cached_tokens
+        self._planned[entry.request.id] = planned
+        return planned
+
+    # What a step produced
+
+    def _left_by_itself(self, produced: Produced) -> None:
+        """A sequence that was dropped while the step ran has finished in it, so there is nothing left to cancel."""
+        if produced.finish is not None and produced.sequence_id in self._leaving:
+            self._ledger.release(self._leaving.pop(produced.sequence_id).number)
+
+    def _piece_done(self, entry: _Entry, produced: Produced) -> Iterator[Event]:
+        if produced.finish is None:
+            return
+        del self._by_sequence[produced.sequence_id]
+        end, entry.sequence, entry.piece_tokens = entry.piece_tokens, None, 0
+        if produced.finish is Finish.IGNORED:
+            self._free(entry)
+            yield self._ended(entry, End.FAILED, message=_IGNORED)
+            return
+        entry.cached_tokens = end
+        self._prefixes.touch(entry.hashes[: end // self._limits.block_tokens])
+
+    def _produced(self, entry: _Entry, produced: Produced, now_us: int) -> Iterator[Event]:
+        request = entry.request
+        if produced.tokens and not entry.decoding:
+            entry.decoding = True
+            entry.cached_tokens = len(entry.prompt)
+            self._prefixes.touch(entry.hashes)
+        new = produced.tokens
+        if entry.replay is not None:
+            again = new[: len(entry.text) - entry.replay]
+            if tuple(entry.text[entry.replay : entry.replay + len(again)]) != again:
+                self._let_go(entry)
+                yield self._ended(entry, End.FAILED, message=_NOT_REPEATED)
+                return
+            new = new[len(again) :]
+            entry.replay += len(again)
+        if new:
+            self._count_tokens(entry, len(new), now_us)
+            entry.text += new
+            yield Delta(request.id, new)
+        if produced.finish is None:
+            return
+        del self._by_sequence[produced.sequence_id]
+        entry.sequence = None
+        self._prefixes.touch(self._hashes((*request.tokens, *entry.text)[:-1]))
+        self._pace.saw_seat(now_us - (entry.seated_us or 0))
+        self._free(entry)
+        if produced.finish is Finish.IGNORED:
+            yield self._ended(entry, End.FAILED, message=_IGNORED)
+            return
+        self._count_text(entry, now_us)
+        yield self._ended(entry, End(produced.finish.value))
+
+    # Ends
+
+    def _end_early(self, request_id: str, end: End) -> list[Event]:
+        entry = self._entries.get(request_id)
+        if entry is None:
+            return []
+        self._let_go(entry)
+        if end is End.STOP:
+            self._count_text(entry, self._clock_us())
+        event = self._ended(entry, end)
+        self._gauge()
+        return [event]
+
+    def _let_go(self, entry: _Entry) -> None:
+        """Take a request out of the room or off its seat. What the engine runs for it keeps blocks and seat until it is out."""
+        if entry.seated_us is None:
+            self._waiting.remove(entry)
+        elif entry.sequence is None:
+            self._free(entry)
+        else:
+            self._seated.remove(entry)
+            del self._by_sequence[entry.sequence]
+            self._leaving[entry.sequence] = _Leaving(entry.number)
+            entry.sequence, entry.piece_tokens = None, 0
+
+    def _free(self, entry: _Entry) -> None:
+        self._seated.remove(entry)
+        self._ledger.release(entry.number)
+
+    def _ended(self, entry: _Entry, end: End, *, message: str = "") -> Ended:
+        del self._entries[entry.request.id]
+        self.metrics.add(m.ENDS, label=end.value)
+        return Ended(entry.request.id, end, len(entry.text), message=message)
+
+    def _refused(self, entry: _Entry, reason: Reason, message: str) -> Ended:
+        self.metrics.add(m.REFUSALS, label=reason.value)
+        self.metrics.add(m.ENDS, label=End.REFUSED.value)
+        return Ended(entry.request.id, End.REFUSED, reason=reason, message=message)
+
+    # Estimates and counts
+
+    def _hashes(self, tokens: tuple[int, ...]) -> list[int]:
+        return block_hashes(tokens, self._limits.block_tokens) if self._limits.prefix_cache else []
+
+    def _look_up(self, entry: _Entry) -> None:
+        """How much of a waiting prompt the engine probably has; the last token is always run."""
+        block = self._limits.block_tokens
+        cached = self._prefixes.cached_blocks(entry.hashes) * block
+        entry.cached_tokens = min(cached, (len(entry.prompt) - 1) // block * block)
+
+    def _count_tokens(self, entry: _Entry, tokens: int, now_us: int) -> None:
+        if entry.first_us is None:
+            entry.first_us = now_us
+            self.metrics.observe_us(m.TTFT, now_us - entry.arrived_us)
+            self.metrics.add(m.TOKENS_IN, len(entry.request.tokens))
+        else:
+            self.metrics.observe_us(m.ITL, now_us - entry.last_us)
+        entry.last_us = now_us
+        self.metrics.add(m.TOKENS_OUT, tokens)
+
+    def _count_text(self, entry: _Entry, now_us: int) -> None:
+        """A text is complete."""
+        self.metrics.observe_us(m.E2E, now_us - entry.arrived_us)
+        if entry.first_us is not None and len(entry.text) > 1:
+            self.metrics.observe_us(m.TPOT, (entry.last_us - entry.first_us) / (len(entry.text) - 1))
+
+    def _count_step(self, step: Step, decoded: list[str], first: list[str], ended: Iterable[str]) -> None:
+        log = self.step_log
+        entry = LoggedStep(
+            log.steps,
+            self._fed_us,
+            step.took_us,
+            self._planned,
+            tuple(decoded),
+            tuple(first),
+            tuple(ended),
+            step.used_blocks,
+            self._ledger.used_blocks,
+        )
+        log.add(entry)
+        self.metrics.add(m.STEPS)
+        self.metrics.observe_us(m.STEP_TIME, step.took_us)
+        self.metrics.observe(m.STEP_TOKENS, entry.prefill_tokens + entry.decode_tokens)
+
+    def _gauge(self) -> None:
+        used, total = self._used_blocks, self._limits.total_blocks
+        self.metrics.set(
+            {
+                m.RUNNING: len(self._seated),
+                m.WAITING: len(self._waiting),
+                m.BLOCKS_USED: used,
+                m.BLOCKS_FREE: total - used,
+                m.BLOCKS_TOTAL: total,
+                m.BLOCK_TOKENS: self._limits.block_tokens,
+                m.BLOCKS_PROMISED: self._ledger.used_blocks,
+                m.KV_USAGE: used / total,
+            }
+        )
+
+
+def _may_be_shed(entry: _Entry) -> bool:
+    """A batch request that never had a seat: a text that has begun is finished."""
+    return entry.request.kind is BATCH and not entry.began
+
+
+_IGNORED = "the engine ran out of KV blocks for the request, which admission should have prevented: this is a fault of the server"
+_NOT_REPEATED = (
+    "the request was preempted, and the engine did not produce the same text again with the same seed: "
+    "ended, for the text would have changed in the middle"
+)
