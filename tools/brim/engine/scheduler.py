@@ -56,7 +56,7 @@ class _Entry:
         piece_tokens: length of the prefix that ``sequence`` is; 0 when it is the whole prompt.
         decoding: ``sequence`` has produced a token of its text since it was added.
         text: tokens delivered.
-        replay: tokens of ``text`` that ``sequence`` has produced again so far; None when it does not repeat them.
+        replay: tokens of ``text`` that ``sequence`` has produced again so far; None when it is not to repeat any more.
         first_us: when its first token was delivered.
         last_us: when its last token was delivered.
         preemptions: how often it lost its seat.
@@ -487,6 +487,8 @@ class Scheduler:
                 return
             new = new[len(again) :]
             entry.replay += len(again)
+            if entry.replay == len(entry.text):
+                entry.replay = None
         if new:
             self._count_tokens(entry, len(new), now_us)
             entry.text += new
