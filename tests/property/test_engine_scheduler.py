@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from brim.engine import metrics as m
 from brim.engine.admission import Policy, misfit
 from brim.engine.engine import EngineLimits, Finish, Sampling
-from brim.engine.fake import FakeEngine, StepShape
+from brim.engine.fake import FakeEngine
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
 from brim.engine.scheduler import Scheduler
+from brim.engine.step_time import StepShape
 
 INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
 MOST_STEPS = 5_000
@@ -324,6 +325,33 @@ def test_a_short_prompt_passes_a_long_prefill(chance: Random) -> None:
     at = chance.randint(0, undisturbed - 1)
     assert first_step(World(limits, policy), "short", at) == at + 1
     assert first_step(World(limits, policy), "long", at) <= undisturbed + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_the_log_says_what_the_engine_ran(chance: Random) -> None:
+    """With room for every prefix, what was planned is what is run: pieces, known prompts and resumed texts."""
+    limits = EngineLimits(50_000, chance.choice([1, 4, 16]), 80, 300, 1000)
+    world = World(limits, replace(any_policy(chance, limits), max_sequences=8))
+    for number in range(chance.randint(1, 40)):
+        request = any_request(chance, number, limits)
+        sampling = replace(request.sampling, temperature=0, presence_penalty=0, min_tokens=0)
+        again = chance.random() < 0.3 and not world.scheduler.has_work
+        tokens = (
+            chance.choice([*world.requests.values()]).tokens
+            if again and world.requests
+            else (100 + number, *request.tokens)
+        )
+        world.submit(replace(request, tokens=tokens, sampling=sampling, deadline_us=None))
+        for _ in range(chance.choice([0, 0, 1, 2, 60])):
+            if world.scheduler.has_work:
+                world.step()
+    world.finish()
+    log = list(world.scheduler.step_log)
+    assert [entry.shape for entry in log] == world.engine.shapes
+    assert [entry.number for entry in log] == list(range(len(log)))
+    ended = sorted(id_ for entry in log for id_ in entry.ended)
+    assert ended == sorted(id_ for id_, end in world.ends.items() if end.end in {End.STOP, End.LENGTH})
 
 
 @given(seeds)

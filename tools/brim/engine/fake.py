@@ -16,26 +16,12 @@ from dataclasses import dataclass, field
 
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.kv_cache import block_hashes, blocks_for
+from brim.engine.step_time import StepShape, prefill_pairs
 
 EOS = 0
 """The token that ends a text."""
 TOKENS_PER_EOS = 97
 """One next token in so many is ``EOS``."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """What decides how long a step takes.
-
-    Attributes:
-        decoding: sequences that got a token without prefilling in this step.
-        prefill_tokens: prompt tokens run; cached ones are not.
-        context_tokens: tokens that the step's sequences attend to, all together.
-    """
-
-    decoding: int
-    prefill_tokens: int
-    context_tokens: int
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +65,7 @@ class FakeEngine:
         self._used_ids: set[int] = set()
         self._cache: OrderedDict[int, None] = OrderedDict()
         self._dropped: list[_Sequence] = []
+        self._used = 0
         self.most_used_blocks = 0
         self.shapes: list[StepShape] = []
 
@@ -94,7 +81,7 @@ class FakeEngine:
 
     def used_blocks(self) -> int:
         """Blocks of all sequences; shared prefixes count once a sequence."""
-        return sum(sequence.blocks for sequence in (*self._sequences.values(), *self._dropped))
+        return self._used
 
     def add(self, sequence_id: int, tokens: Sequence[int], sampling: Sampling) -> None:
         """See ``Engine``.
@@ -124,7 +111,7 @@ class FakeEngine:
             OutOfBlocks: a sequence cannot go on.
         """
         left = self._limits.step_tokens
-        decoding = prefilled = context = 0
+        decoding = prefilled = context = pairs = 0
         produced: list[Produced] = []
         drawing: list[int] = []
         decodes = [ids for ids, sequence in self._sequences.items() if sequence.done >= sequence.prompt_tokens]
@@ -138,15 +125,15 @@ class FakeEngine:
         for ids in [ids for ids in self._sequences if ids not in set(decodes)]:
             sequence = self._sequences[ids]
             if blocks_for(sequence.prompt_tokens, self._limits.block_tokens) > self._limits.total_blocks:
-                del self._sequences[ids]
+                self._finish(ids, sequence)
                 produced.append(Produced(ids, (), Finish.IGNORED))
                 continue
             tokens = min(left, sequence.prompt_tokens - sequence.done)
             if tokens > 0:
+                pairs += prefill_pairs(tokens, sequence.done)
                 self._run(sequence, tokens)
                 left -= tokens
                 prefilled += tokens
-                context += sequence.done
             if sequence.done == sequence.prompt_tokens:
                 drawing.append(ids)
         self.most_used_blocks = max(self.most_used_blocks, self.used_blocks())
@@ -155,7 +142,7 @@ class FakeEngine:
             self._keep(sequence)
         self._dropped.clear()
         self._evict()
-        shape = StepShape(decoding, prefilled, context)
+        shape = StepShape(decoding, prefilled, context, pairs)
         self.shapes.append(shape)
         return Step(tuple(produced), self._step_us(shape), self.used_blocks())
 
@@ -169,6 +156,7 @@ class FakeEngine:
         if blocks > free:
             raise OutOfBlocks(f"a sequence of {sequence.done} tokens needs {blocks} blocks more, {free} are free")
         sequence.blocks += blocks
+        self._used += blocks
         self._evict()
 
     def _draw(self, ids: int, sequence: _Sequence) -> Produced:
@@ -212,7 +200,8 @@ class FakeEngine:
         self._keep(sequence)
 
     def _keep(self, sequence: _Sequence) -> None:
-        """Its full blocks stay findable; the first ones longest."""
+        """It holds no block any more, but its full ones stay findable; the first ones longest."""
+        self._used -= sequence.blocks
         if not self._limits.prefix_cache:
             return
         known = sequence.tokens[: sequence.done]

@@ -35,6 +35,7 @@ from brim.engine.kv_cache import BlockLedger, PrefixIndex, block_hashes
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
 from brim.engine.metrics import Metrics
 from brim.engine.step_log import LoggedStep, StepLog
+from brim.engine.step_time import StepShape, prefill_pairs
 
 PIECE = Sampling(max_tokens=1, temperature=0, ignore_eos=True)
 """Of a piece: the one token that an engine has to be asked for."""
@@ -134,6 +135,8 @@ class Scheduler:
         self._promised_blocks = self._promised_seats = 0
         self._numbers = self._sequences = 0
         self._planned: dict[str, int] = {}
+        self._pairs = 0
+        self._shape = StepShape()
         self._fed_us = 0
         self._used_blocks = engine.used_blocks()
         self._draining = False
@@ -225,8 +228,15 @@ class Scheduler:
         """
         self._fed_us = now_us = self._clock_us()
         events: list[Event] = list(self._late(now_us))
-        self._planned = {}
+        self._planned, self._pairs = {}, 0
         events += self._plan(now_us)
+        decoding = [entry for entry in self._seated if entry.decoding]
+        self._shape = StepShape(
+            len(decoding),
+            sum(self._planned.values()),
+            sum(len(entry.request.tokens) + len(entry.text) for entry in decoding),
+            self._pairs,
+        )
         for sequence, leaving in self._leaving.items():
             if not leaving.told:
                 self._engine.cancel(sequence)
@@ -392,8 +402,17 @@ class Scheduler:
         return False
 
     def _victims(self, blocks: int, seats: int) -> list[_Entry]:
-        """Running batch requests whose going frees so much, or none. First those that lose nothing, then the youngest."""
-        able = [e for e in self._seated if e.request.kind is BATCH and e.preemptions < self._policy.max_preemptions]
+        """Running batch requests whose going frees so much, or none. First those that lose nothing, then the youngest.
+
+        Those that were given something in this very step keep it.
+        """
+        able = [
+            e
+            for e in self._seated
+            if e.request.kind is BATCH
+            and e.preemptions < self._policy.max_preemptions
+            and e.request.id not in self._planned
+        ]
         able.sort(
             key=lambda e: (not e.request.sampling.continues_from_text and bool(e.text), -(e.seated_us or 0), -e.number)
         )
@@ -407,6 +426,8 @@ class Scheduler:
         return chosen if blocks <= 0 and seats <= 0 else []
 
     def _preempt(self, entry: _Entry) -> None:
+        if entry.decoding:
+            self._keep_prefix(entry, last_was_run=False)
         self._let_go(entry)
         entry.preemptions += 1
         entry.seated_us = None
@@ -451,6 +472,7 @@ class Scheduler:
         self._by_sequence[sequence] = entry
         planned = remaining if whole else end - entry.cached_tokens
         self._planned[entry.request.id] = planned
+        self._pairs += prefill_pairs(planned, end - planned)
         return planned
 
     # What a step produced
@@ -497,7 +519,7 @@ class Scheduler:
             return
         del self._by_sequence[produced.sequence_id]
         entry.sequence = None
-        self._prefixes.touch(self._hashes((*request.tokens, *entry.text)[:-1]))
+        self._keep_prefix(entry, last_was_run=produced.finish is Finish.STOP)
         self._pace.saw_seat(now_us - (entry.seated_us or 0))
         self._free(entry)
         if produced.finish is Finish.IGNORED:
@@ -552,9 +574,13 @@ class Scheduler:
 
     def _look_up(self, entry: _Entry) -> None:
         """How much of a waiting prompt the engine probably has; the last token is always run."""
-        block = self._limits.block_tokens
-        cached = self._prefixes.cached_blocks(entry.hashes) * block
-        entry.cached_tokens = min(cached, (len(entry.prompt) - 1) // block * block)
+        cached = self._prefixes.cached_blocks(entry.hashes) * self._limits.block_tokens
+        entry.cached_tokens = min(cached, len(entry.prompt) - 1)
+
+    def _keep_prefix(self, entry: _Entry, *, last_was_run: bool) -> None:
+        """The engine keeps prompt and text findable, but for a last token that it drew and never ran."""
+        tokens = (*entry.request.tokens, *entry.text)
+        self._prefixes.touch(self._hashes(tokens if last_was_run else tokens[:-1]))
 
     def _count_tokens(self, entry: _Entry, tokens: int, now_us: int) -> None:
         if entry.first_us is None:
@@ -582,13 +608,14 @@ class Scheduler:
             tuple(decoded),
             tuple(first),
             tuple(ended),
+            self._shape,
             step.used_blocks,
             self._ledger.used_blocks,
         )
         log.add(entry)
         self.metrics.add(m.STEPS)
         self.metrics.observe_us(m.STEP_TIME, step.took_us)
-        self.metrics.observe(m.STEP_TOKENS, entry.prefill_tokens + entry.decode_tokens)
+        self.metrics.observe(m.STEP_TOKENS, entry.tokens)
 
     def _gauge(self) -> None:
         used, total = self._used_blocks, self._limits.total_blocks

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from brim.engine.step_time import StepShape
 
 DEFAULT_ENTRIES = 4096
 
@@ -19,9 +21,10 @@ class LoggedStep:
         began_us: on the scheduler's clock.
         took_us: wall time.
         prefill: request -> prompt tokens planned for it in this step, cached ones left out.
-        decoded: requests with a token of their own in this step beyond their first.
-        first: requests whose first token came out of this step.
+        decoded: requests that got tokens from their texts' going on.
+        first: requests that got their first token since they were given to the engine.
         ended: requests that ended with this step.
+        shape: what the step was planned to run, for ``brim.engine.step_time``.
         used_blocks: KV blocks that the engine held after it.
         promised_blocks: KV blocks promised to requests after it.
     """
@@ -33,23 +36,14 @@ class LoggedStep:
     decoded: tuple[str, ...]
     first: tuple[str, ...]
     ended: tuple[str, ...]
+    shape: StepShape
     used_blocks: int
     promised_blocks: int
 
     @property
-    def prefill_tokens(self) -> int:
-        """Prompt tokens planned."""
-        return sum(self.prefill.values())
-
-    @property
-    def decode_tokens(self) -> int:
-        """Decoding sequences."""
-        return len(self.decoded)
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that took part."""
-        return len(self.prefill) + len(self.decoded)
+    def tokens(self) -> int:
+        """Tokens that the step ran, prefilled and decoded."""
+        return self.shape.prefill_tokens + self.shape.decoding
 
     def as_json(self) -> dict[str, Any]:
         """As a line of a log."""
@@ -61,6 +55,7 @@ class LoggedStep:
             "decoded": list(self.decoded),
             "first": list(self.first),
             "ended": list(self.ended),
+            **asdict(self.shape),
             "used_blocks": self.used_blocks,
             "promised_blocks": self.promised_blocks,
         }
