@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ class StepTime:
 
     def time_us(self, shape: StepShape) -> int:
         """Time of a step, rounded to the nearest microsecond, 1 at least."""
-        return max(1, round(sum(map(float.__mul__, self.coefficients, map(float, shape.features)))))
+        total: float = sum(map(mul, self.coefficients, shape.features))
+        return max(1, round(total))
 
     def as_json(self) -> dict[str, float]:
         """As a file holds it."""
