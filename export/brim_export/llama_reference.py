@@ -68,6 +68,15 @@ class LlamaReference:
             )
         self._module.eval()
 
+    def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
+        """The likeliest token, so many times; each time over the whole text, without a cache that could be wrong."""
+        text: list[int] = []
+        with torch.inference_mode():
+            for _ in range(length):
+                logits = self._module(torch.tensor([[*prompt, *text]])).logits[0, -1]
+                text.append(int(logits.argmax()))
+        return text
+
     def check(self, prompt: Sequence[int], text: Sequence[int]) -> tuple[Disagreement | None, float]:
         """Whether greedy decoding from ``prompt`` gives ``text``, token by token.
 

@@ -105,7 +105,7 @@ class TextModel:
             timeout_us=request.timeout(),
         )
 
-    def _refuse(self, sender: Any, text: str, code: int) -> None:
+    def _refuse(self, sender: Any, text: str, code: Any) -> None:
         backend = self._backend
         sender.send(
             backend.InferenceResponse(error=backend.TritonError(text, code)),
@@ -130,19 +130,30 @@ class _TritonLine:
         self._backend, self._sender, self._wanted, self._input_tokens = backend, sender, wanted, input_tokens
 
     def send(self, piece: Piece) -> None:
-        """One response; the last one is final, and carries the error if there is one."""
-        backend, flags = self._backend, 0
-        if piece.end is not None:
-            flags = backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        if piece.end in (None, End.STOP, End.LENGTH):
-            self._sender.send(backend.InferenceResponse(self._tensors(piece)), flags=flags)
+        """One response; the last one is final, and carries the error if there is one.
+
+        A request whose last response is missing keeps its caller waiting and the model from being unloaded, so a final one
+        goes out whatever happens.
+        """
+        if piece.end is None:
+            self._sender.send(self._response(piece))
             return
-        error = backend.TritonError(_told(piece), _code(backend.TritonError, piece))
-        self._sender.send(backend.InferenceResponse(error=error), flags=flags)
+        final = self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        try:
+            self._sender.send(self._response(piece), flags=final)
+        except Exception:
+            self._sender.send(flags=final)
+            raise
 
     def gone(self) -> bool:
         """Whether the caller has left, as far as Triton knows."""
         return bool(self._sender.is_cancelled())
+
+    def _response(self, piece: Piece) -> Any:
+        backend = self._backend
+        if piece.end in (None, End.STOP, End.LENGTH):
+            return backend.InferenceResponse(self._tensors(piece))
+        return backend.InferenceResponse(error=backend.TritonError(_told(piece), _code(backend.TritonError, piece)))
 
     def _tensors(self, piece: Piece) -> list[Any]:
         tensor, wanted = self._backend.Tensor, self._wanted
@@ -164,12 +175,12 @@ def _told(piece: Piece) -> str:
     return f"{piece.reason.value}: {piece.message}" if piece.reason is not None else piece.message
 
 
-def _code(error: Any, piece: Piece) -> int:
+def _code(error: Any, piece: Piece) -> Any:
     if piece.reason in (Reason.TOO_LONG_FOR_CONTEXT, Reason.TOO_LONG_FOR_CACHE):
-        return int(error.INVALID_ARG)
+        return error.INVALID_ARG
     if piece.end is End.CANCELLED:
-        return int(error.CANCELLED)
-    return int(error.INTERNAL if piece.end is End.FAILED else error.UNAVAILABLE)
+        return error.CANCELLED
+    return error.INTERNAL if piece.end is End.FAILED else error.UNAVAILABLE
 
 
 def _model_path(folder: Path) -> Path:
