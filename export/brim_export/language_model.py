@@ -27,7 +27,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brim.config.generation import MODEL_NAMES
-from brim.engine.detokenise import byte_table
 from brim.engine.engine import Sampling
 from brim.engine.openvino_engine import OpenVinoEngine
 from brim.errors import InputError, ModelFileError
@@ -268,12 +267,13 @@ def _weights(source: LanguageModelSource, model: Path, on_progress: Progress) ->
 
 
 def _vocabulary(engine: OpenVinoEngine) -> GateResult:
-    vocabulary = engine.tokenizer.get_vocab()
-    table = byte_table(vocabulary, engine.tokenizer.decode)
-    specials = {token: piece for piece, token in vocabulary.items() if not table[token]}
+    table = engine.tokenizer.table
+    specials = {token: piece for piece, token in engine.tokenizer.vocabulary.items() if not table[token]}
     faults = []
     for text in TEXTS:
-        again = b"".join(specials.get(token, table[token]) for token in engine.tokens_of(text))
+        again = b"".join(
+            specials.get(token, table[token]) for token in engine.tokenizer.tokens_of(text, most=_GATE_CHUNK)
+        )
         if again != text.encode():
             faults.append(f"{text!r} comes back as {again!r}")
     if faults:
@@ -289,7 +289,7 @@ def _parity(source: LanguageModelSource, engine: OpenVinoEngine, on_progress: Pr
     from brim_export.llama_reference import LlamaReference
 
     on_progress(f"generating {PARITY_TOKENS} tokens")
-    prompts = [engine.tokens_of(prompt) for prompt in PROMPTS]
+    prompts = [engine.tokenizer.tokens_of(prompt, most=_GATE_CHUNK) for prompt in PROMPTS]
     texts = generate(engine, prompts, _shares(PARITY_TOKENS, len(prompts)))
     on_progress("comparing them with torch")
     reference = LlamaReference(source.path)

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from brim.config.generation import MODEL_NAMES
-from brim.engine.detokenise import byte_table
-from brim.engine.openvino_engine import OpenVinoEngine
+from brim.engine.tokenise import Tokenizer
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
@@ -56,15 +55,12 @@ def project(checkout: Path) -> Project:
 def references(project: Project) -> list[Text]:
     """Greedy continuations by torch in float32, with the weights as they were before the export."""
     service = find_service(project.services, MODEL)
-    engine = OpenVinoEngine(
-        out_folder(project, service) / MODEL_NAMES["gguf"], context_tokens=64, kv_blocks=2, chunk_tokens=32
-    )
-    table = byte_table(engine.tokenizer.get_vocab(), engine.tokenizer.decode)
+    tokenizer = Tokenizer.load(out_folder(project, service) / MODEL_NAMES["gguf"])
     torch_model = LlamaReference(find_source(str(service.model.llm), project.root).path)
     texts = []
     for prompt in PROMPTS:
-        tokens = torch_model.greedy(engine.tokens_of(prompt), LENGTH)
-        texts.append(Text(prompt, b"".join(table[token] for token in tokens).decode("utf-8", "replace")))
+        tokens = torch_model.greedy(tokenizer.tokens_of(prompt, most=64), LENGTH)
+        texts.append(Text(prompt, b"".join(tokenizer.table[token] for token in tokens).decode("utf-8", "replace")))
     return texts
 
 

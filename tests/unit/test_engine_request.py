@@ -19,7 +19,7 @@ SETTINGS = Settings.model_validate({"classes": CLASSES, "gives_up_ms": 3_000})
 
 
 def read(text: bytes = b"hello", timeout_us: int = 0, parameters: Any = None, **tensors: Any) -> tuple[Request, Wanted]:
-    reader = RequestReader(SETTINGS, LIMITS, lambda prompt: list(prompt.encode()), 4)
+    reader = RequestReader(SETTINGS, LIMITS, lambda prompt, most: list(prompt.encode())[:most], 4)
     given = {"text_input": text, **tensors}
     return reader.read(given, parameters or {}, request_id="1", now_us=1_000, timeout_us=timeout_us)
 
@@ -61,6 +61,7 @@ def test_options_come_from_both_places() -> None:
         (b"", {}, "the prompt has no tokens"),
         (b"caf\xc3", {}, r"text_input is not UTF-8 \(byte 3\)"),
         (b"x" * 257, {}, "text_input has 257 bytes, which 64 tokens cannot hold"),
+        (b"x" * 65, {}, "the prompt has more than 64 tokens"),
         (b"x" * 60, {}, "the prompt has 60 tokens and max_tokens is 16; the model takes 64 together"),
         (b"x", {"sampling_parameters": b'{"max_tokens": 64}'}, "max_tokens is 64"),
         (b"x", {"parameters": {"tempratur": 1}}, "did you mean temperature"),

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from brim.engine.detokenise import byte_table
+from brim.engine.engine_process import EngineArguments, EngineProcess
 from brim.engine.host import Host, Piece
 from brim.engine.lifecycle import End, Reason
 from brim.engine.metrics_page import MetricsPage
-from brim.engine.openvino_engine import OpenVinoEngine
 from brim.engine.request import RequestReader, Wanted
 from brim.engine.scheduler import Scheduler
 from brim.engine.settings import read_settings
+from brim.engine.tokenise import Tokenizer
 from brim.errors import InputError, ModelFileError
 
 MODEL_NAMES = ("model.gguf", "model")
@@ -53,16 +53,22 @@ class TextModel:
         self._backend, self._name = backend, args["model_name"]
         config = json.loads(args["model_config"])
         settings = read_settings(config)
-        engine = OpenVinoEngine(
-            _model_path(Path(args["model_repository"]) / args["model_version"]),
-            context_tokens=settings.context_tokens,
-            kv_blocks=settings.kv_blocks,
-            chunk_tokens=settings.chunk_tokens,
-            precision=settings.precision,
-            threads=settings.threads,
+        model = _model_path(Path(args["model_repository"]) / args["model_version"])
+        self._engine = engine = EngineProcess(
+            EngineArguments(
+                str(model),
+                context_tokens=settings.context_tokens,
+                kv_blocks=settings.kv_blocks,
+                chunk_tokens=settings.chunk_tokens,
+                precision=settings.precision,
+                threads=settings.threads,
+            )
         )
-        table = byte_table(engine.tokenizer.get_vocab(), engine.tokenizer.decode)
-        self._reader = RequestReader(settings, engine.limits, engine.tokens_of, max(map(len, table)))
+        tokenizer = Tokenizer.load(model)
+        table = tokenizer.table
+        self._reader = RequestReader(
+            settings, engine.limits, lambda text, most: tokenizer.tokens_of(text, most=most), max(map(len, table))
+        )
         scheduler = Scheduler(engine, settings.policy, clock_us)
         page = self._page(scheduler, args["model_version"])
         self._host = Host(
@@ -87,8 +93,9 @@ class TextModel:
                 self._refuse(sender, f"internal error, incident {incident}", self._backend.TritonError.INTERNAL)
 
     def close(self) -> None:
-        """End what runs."""
+        """End what runs, and the engine."""
         self._host.close()
+        self._engine.close()
 
     def _read(self, request: Any) -> Any:
         tensors = {tensor.name(): tensor.as_numpy().reshape(-1)[0] for tensor in request.inputs()}

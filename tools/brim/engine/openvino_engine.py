@@ -15,21 +15,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import openvino
 import openvino_genai
 
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
+from brim.engine.openvino_precision import Precision
+from brim.engine.tokenise import Tokenizer
 from brim.errors import ModelFileError
 
 BLOCK_TOKENS = 32
 """Tokens of a KV block on a CPU."""
-SEED_BITS = 63
-"""The engine's random numbers start from an unsigned 64-bit value; its binding takes a signed one."""
-
-Precision = Literal["f32", "bf16", "f16", "auto"]
 
 
 @dataclass(slots=True)
@@ -82,14 +80,13 @@ class OpenVinoEngine:
                 f"{model} cannot be loaded by openvino-genai: {str(error).strip().splitlines()[-1]}",
                 hint="give a GGUF file of a llama or qwen model, or a folder that `optimum-cli export openvino` made",
             ) from error
-        self.tokenizer = self._pipeline.get_tokenizer()
-        self.end_of_text: int = self.tokenizer.get_eos_token_id()
+        self.tokenizer = Tokenizer(self._pipeline.get_tokenizer())
         self._limits = EngineLimits(
             total_blocks=kv_blocks,
             block_tokens=BLOCK_TOKENS,
             step_tokens=chunk_tokens,
             context_tokens=context_tokens,
-            vocabulary=1 + max(self.tokenizer.get_vocab().values()),
+            vocabulary=1 + max(self.tokenizer.vocabulary.values()),
         )
         self._sequences: dict[int, _Sequence] = {}
         self._used_blocks = 0
@@ -99,11 +96,6 @@ class OpenVinoEngine:
         """What it can hold."""
         return self._limits
 
-    def tokens_of(self, text: str) -> list[int]:
-        """The tokens of a prompt as it stands: nothing is put before or behind it, no chat template is applied."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False).input_ids.data
-        return [int(token) for token in np.asarray(ids).ravel()]
-
     def add(self, sequence_id: int, tokens: Sequence[int], sampling: Sampling) -> None:
         """Queue a sequence; the next step begins its prefill.
 
@@ -112,7 +104,7 @@ class OpenVinoEngine:
         """
         ends = set(sampling.stop_token_ids)
         if not sampling.ignore_eos:
-            ends.add(self.end_of_text)
+            ends.add(self.tokenizer.end_of_text)
         prompt = openvino.Tensor(np.array([tokens], np.int64))
         handle = self._pipeline.add_request(sequence_id, prompt, self._config(sampling, ends))
         self._sequences[sequence_id] = _Sequence(handle, frozenset(ends))
@@ -123,7 +115,7 @@ class OpenVinoEngine:
         config.max_new_tokens = sampling.max_tokens
         config.min_new_tokens = sampling.min_tokens
         if not sampling.ignore_eos:
-            config.eos_token_id = self.end_of_text
+            config.eos_token_id = self.tokenizer.end_of_text
         # With ignore_eos the engine passes over stop tokens, too, so it is told of that only where there are none.
         config.ignore_eos = not ends
         config.stop_token_ids = ends
@@ -137,7 +129,7 @@ class OpenVinoEngine:
             if sampling.top_k:
                 config.top_k = sampling.top_k
             config.min_p = sampling.min_p
-            config.rng_seed = sampling.seed % (1 << SEED_BITS)
+            config.rng_seed = sampling.seed
         config.validate()
         return config
 

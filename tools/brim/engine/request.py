@@ -45,14 +45,18 @@ class RequestReader:
     """Reads requests of one model."""
 
     def __init__(
-        self, settings: Settings, limits: EngineLimits, tokens_of: Callable[[str], list[int]], longest_token_bytes: int
+        self,
+        settings: Settings,
+        limits: EngineLimits,
+        tokens_of: Callable[[str, int], list[int]],
+        longest_token_bytes: int,
     ) -> None:
         """Take what the limits come from.
 
         Args:
             settings: classes of callers and their deadlines.
             limits: the engine's.
-            tokens_of: the tokenizer.
+            tokens_of: the tokenizer: text and the most tokens that are wanted of it -> tokens.
             longest_token_bytes: no token stands for more; bounds what is tokenised at all.
         """
         self._settings, self._limits, self._tokens_of = settings, limits, tokens_of
@@ -130,4 +134,8 @@ class RequestReader:
             raise InputError(
                 f"text_input is not UTF-8 (byte {error.start})", hint="send the prompt as UTF-8"
             ) from error
-        return text, tuple(self._tokens_of(text))
+        most = self._limits.context_tokens
+        tokens = tuple(self._tokens_of(text, most + 1))
+        if len(tokens) > most:
+            raise InputError(f"the prompt has more than {most} tokens", hint=self._hint)
+        return text, tokens
