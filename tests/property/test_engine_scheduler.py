@@ -265,7 +265,7 @@ def test_nobody_starves_behind_those_who_keep_coming(chance: Random) -> None:
     )
     number = 0
     for _ in range(MOST_STEPS):
-        while world.scheduler.metrics.value(m.WAITING) < 5:
+        for _ in range(5 - int(world.scheduler.metrics.value(m.WAITING))):
             tokens = tuple(chance.choices(range(1, 99), k=chance.randint(1, 12)))
             world.submit(Request(f"i{number}", tokens, any_sampling(chance, 10), INTERACTIVE))
             number += 1
