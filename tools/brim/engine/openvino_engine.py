@@ -25,9 +25,7 @@ from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.openvino_precision import Precision
 from brim.engine.tokenise import Tokenizer
 from brim.errors import ModelFileError
-
-BLOCK_TOKENS = 32
-"""Tokens of a KV block on a CPU."""
+from brim.service.schema import KV_BLOCK_TOKENS
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class OpenVinoEngine:
         Args:
             model: a GGUF file, or a folder with ``openvino_model.xml`` and its tokenizer.
             context_tokens: most tokens of a prompt and its text together.
-            kv_blocks: blocks of the KV cache, ``BLOCK_TOKENS`` tokens each.
+            kv_blocks: blocks of the KV cache, ``KV_BLOCK_TOKENS`` tokens each.
             chunk_tokens: most tokens of one step.
             precision: of the arithmetic and of the KV cache; ``auto`` follows the processor.
             threads: of the engine; 0 leaves it to the engine.
@@ -83,7 +81,7 @@ class OpenVinoEngine:
         self.tokenizer = Tokenizer(self._pipeline.get_tokenizer())
         self._limits = EngineLimits(
             total_blocks=kv_blocks,
-            block_tokens=BLOCK_TOKENS,
+            block_tokens=KV_BLOCK_TOKENS,
             step_tokens=chunk_tokens,
             context_tokens=context_tokens,
             vocabulary=1 + max(self.tokenizer.vocabulary.values()),

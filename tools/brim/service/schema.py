@@ -34,6 +34,10 @@ Requests = Annotated[Integer, Field(ge=1, le=2**31 - 1)]
 Tokens = Annotated[Integer, Field(ge=1, le=2**31 - 1)]
 
 
+KV_BLOCK_TOKENS = 32
+"""Tokens of a block of the KV cache on a CPU (openvino-genai 2026.4)."""
+
+
 class Part(BaseModel):
     """A block of the service file."""
 
@@ -298,10 +302,11 @@ class Generation(Part):
 
     @model_validator(mode="after")
     def _steps(self) -> Generation:
-        if self.chunk_tokens < self.max_sequences:
+        least = self.max_sequences + KV_BLOCK_TOKENS - 1
+        if self.chunk_tokens < least:
             raise ValueError(
-                f"chunk_tokens ({self.chunk_tokens}) is below max_sequences ({self.max_sequences}): "
-                "a step could not give every text its token"
+                f"chunk_tokens ({self.chunk_tokens}) is below {least}: a step needs a token for each of max_sequences "
+                f"({self.max_sequences}) texts and room for a prompt's next block of {KV_BLOCK_TOKENS} tokens"
             )
         return self
 
