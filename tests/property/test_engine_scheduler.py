@@ -264,7 +264,7 @@ def test_nobody_starves_behind_those_who_keep_coming(chance: Random) -> None:
         Request("long", (5,) * chance.randint(60, 90), Sampling(max_tokens=20, temperature=0, ignore_eos=True), BATCH)
     )
     number = 0
-    for _ in range(MOST_STEPS):
+    for _ in range(300):  # ageing, then thrice: those with a seat finish, and it goes on
         for _ in range(5 - int(world.scheduler.metrics.value(m.WAITING))):
             tokens = tuple(chance.choices(range(1, 99), k=chance.randint(1, 12)))
             world.submit(Request(f"i{number}", tokens, any_sampling(chance, 10), INTERACTIVE))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 
 from brim.engine import metrics as m
-from brim.engine.admission import Policy
+from brim.engine.admission import Pace, Policy
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.fake import FakeEngine
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
@@ -141,6 +142,15 @@ def test_the_youngest_waiting_batch_request_is_shed_and_never_one_that_has_begun
     assert {id_: end.end for id_, end in bench.rest().items()} == dict.fromkeys(("first", "taker", "i1"), End.LENGTH)
 
 
+def test_of_two_waiting_batch_requests_the_younger_is_shed() -> None:
+    bench = Bench(Policy(max_sequences=1, max_waiting=2))
+    bench.submit("runs", tokens=20)
+    bench.steps(1)
+    bench.submit("older", kind=BATCH)
+    bench.submit("younger", kind=BATCH)
+    assert ends(bench.submit("i")) == [("younger", End.REFUSED, Reason.SHED)]
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens", "reason", "words"),
     [
@@ -169,6 +179,28 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     assert "30 ms are left" in event.message
     assert bench.submit("in time", tokens=1, prompt=8, deadline_us=now_us + 100 * MS) == []
     assert bench.submit("shorter, so earlier", tokens=1, prompt=1, deadline_us=now_us + 30 * MS) == []
+
+
+def test_the_expected_wait_counts_blocks_and_prefills_ahead() -> None:
+    bench = Bench(Policy(max_sequences=4, chunk_tokens=4))
+    bench.submit("history", tokens=20)
+    bench.rest()
+    bench.submit("prefills", prompt=24, tokens=4)
+    bench.steps(1)
+    now_us = bench.clock.now_us
+    # 28 tokens of its own are 7 steps; the shorter rest of 20 ahead of it is 5 more.
+    assert ends(bench.submit("a", prompt=28, tokens=1, deadline_us=now_us + 11 * MS)) == [
+        ("a", End.REFUSED, Reason.DEADLINE)
+    ]
+    assert bench.submit("a", prompt=28, tokens=1, deadline_us=now_us + 12 * MS) == []
+    assert bench.rest()["a"].end is End.LENGTH
+    bench.submit("prefills again", prompt=20, tokens=80)
+    bench.steps(1)
+    now_us = bench.clock.now_us
+    # A seat is free, but not the 10 blocks: they are when a seat is, after 20 ms by what was seen.
+    assert ends(bench.submit("b", prompt=8, tokens=32, deadline_us=now_us + 12 * MS)) == [
+        ("b", End.REFUSED, Reason.DEADLINE)
+    ]
 
 
 def test_a_deadline_that_passes_ends_who_waits_and_who_runs() -> None:
@@ -253,6 +285,102 @@ def test_an_engine_that_does_not_repeat_itself_ends_the_text_instead_of_changing
     assert rest["b"].end is End.FAILED and rest["b"].output_tokens == 3 and "same seed" in rest["b"].message
     assert rest["i"].end is End.LENGTH
     assert bench.engine.used_blocks() == bench.metrics.value(m.BLOCKS_PROMISED) == 0
+
+
+def test_texts_that_lose_nothing_are_preempted_first() -> None:
+    bench = Bench(Policy(max_sequences=2))
+    bench.submit("greedy", tokens=20, kind=BATCH)
+    bench.steps(1)
+    bench.submit("sampled", tokens=20, kind=BATCH, sampling={"temperature": 1})
+    bench.steps(2)
+    bench.submit("i", tokens=1)
+    heard = bench.steps(2)
+    assert [event.request_id for event in heard if isinstance(event, Delta)] == ["sampled", "sampled", "i"]
+
+
+@pytest.mark.parametrize(
+    ("option", "continues"),
+    [
+        ({}, True),
+        ({"seed": 5, "top_k": 3, "stop": ("x",), "stop_token_ids": (4,), "ignore_eos": True}, True),
+        ({"temperature": 0.1}, False),
+        ({"presence_penalty": 0.1}, False),
+        ({"frequency_penalty": -0.1}, False),
+        ({"repetition_penalty": 1.1}, False),
+        ({"min_tokens": 1}, False),
+    ],
+)
+def test_only_what_depends_on_tokens_alone_continues_from_its_text(option: dict[str, object], continues: bool) -> None:
+    assert replace(Sampling(temperature=0), **option).continues_from_text is continues  # type: ignore[arg-type]
+
+
+def test_what_was_freed_for_one_is_not_taken_by_those_behind() -> None:
+    bench = Bench(Policy(max_sequences=4))
+    bench.submit("batch", prompt=4, tokens=76, kind=BATCH)  # 20 of 32 blocks
+    bench.steps(1)
+    bench.submit("large", prompt=20, tokens=80)  # 25: the batch text has to go
+    bench.submit("behind", prompt=24, tokens=16)  # 10: free now, but not beside the large one
+    bench.submit("beside", prompt=21, tokens=3)  # 6: free beside it
+    bench.steps(1)
+    bench.steps(1)
+    log = list(bench.scheduler.step_log)
+    assert dict(log[1].prefill) == {"beside": 21}
+    assert dict(log[2].prefill) == {"large": 20}
+    assert bench.metrics.value(m.PREEMPTIONS) == 1
+    assert set(bench.rest()) == {"batch", "large", "behind", "beside"}
+
+
+def test_a_long_prefill_goes_on_while_short_ones_fill_every_step() -> None:
+    bench = Bench(Policy(max_sequences=4), limits=replace(LIMITS, total_blocks=200))
+    bench.submit("long", prompt=100, tokens=1)
+    bench.steps(1)
+    for number in range(12):
+        bench.submit(f"s{number}", prompt=24, tokens=1)
+        bench.steps(1)
+    log = list(takewhile(lambda entry: "long" not in entry.ended, bench.scheduler.step_log))
+    assert len(log) > 8
+    assert all(entry.prefill.get("long", 0) >= 4 for entry in log)
+    assert all(entry.shape.prefill_tokens >= 20 for entry in log)
+    everything = Bench(Policy(max_sequences=4, long_share=1))
+    everything.submit("long", prompt=100, tokens=1)
+    everything.steps(1)
+    everything.submit("s", prompt=8, tokens=1)
+    everything.steps(3)
+    assert [dict(entry.prefill) for entry in everything.scheduler.step_log][1:4] == [{"long": 24}] * 3
+
+
+def test_without_a_prefix_cache_a_long_prompt_is_the_engines_to_cut_and_nothing_is_piled_up_behind_it() -> None:
+    bench = Bench(limits=replace(LIMITS, prefix_cache=False))
+    bench.submit("long", prompt=96, tokens=2)
+    bench.steps(1)
+    bench.submit("short", prompt=4, tokens=1)
+    for _ in range(2):
+        assert bench.steps(1) == [] and bench.engine.sequences == 1
+    assert [event.request_id for event in bench.steps(1)] == ["long"]
+    assert {event.request_id for event in bench.steps(1) if isinstance(event, Delta)} == {"long", "short"}
+
+
+def test_a_text_that_ends_in_the_step_in_which_its_caller_leaves_holds_nothing_after_it() -> None:
+    bench = Bench()
+    bench.submit("a", tokens=1)
+    bench.scheduler.feed()
+    step = bench.engine.step()
+    bench.scheduler.cancel("a")
+    assert bench.scheduler.collect(step) == []
+    assert not bench.scheduler.has_work and bench.metrics.value(m.BLOCKS_PROMISED) == 0
+
+
+def test_a_seat_is_waited_for_at_the_rate_at_which_seats_come_free() -> None:
+    pace = Pace()
+    assert pace.seat_wait_us(9, 0, 4) == pace.prefill_us(100, 10) == 0
+    pace.saw_seat(8 * MS)
+    pace.saw_step(MS)
+    assert pace.seat_wait_us(0, 1, 4) == 0
+    assert pace.seat_wait_us(0, 0, 4) == 2 * MS
+    assert pace.seat_wait_us(3, 2, 4) == 4 * MS
+    assert pace.prefill_us(101, 10) == 11 * MS
+    pace.saw_step(6 * MS)
+    assert pace.prefill_us(1, 10) == pytest.approx(2 * MS)
 
 
 def test_a_stop_string_ends_a_text_as_complete_and_frees_its_blocks() -> None:
