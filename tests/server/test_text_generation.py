@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +13,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from brim.config.generation import MODEL_NAMES
+from brim.engine.engine import Sampling
+from brim.engine.engine_process import EngineArguments, EngineProcess
 from brim.engine.tokenise import Tokenizer
+from brim.errors import ModelFileError, ServerFailed
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
@@ -176,6 +182,44 @@ def test_texts_with_neighbours_are_those_without(endpoint: Endpoint) -> None:
         ]
         assert [stream.finish().text for stream in streams] == solo
         assert "context_tokens" in str(noise.finish().error)
+
+
+def test_the_engine_lives_in_a_process_that_can_be_lost(project: Project, references: list[Text]) -> None:
+    service = find_service(project.services, MODEL)
+    model = out_folder(project, service) / MODEL_NAMES["gguf"]
+    tokenizer = Tokenizer.load(model)
+    engine = EngineProcess(EngineArguments(str(model), context_tokens=256, kv_blocks=8, chunk_tokens=64))
+    try:
+        assert (engine.limits.total_blocks, engine.limits.vocabulary) == (8, len(tokenizer.table))
+        greedy = Sampling(max_tokens=LENGTH, temperature=0, ignore_eos=True)
+        engine.add(0, tokenizer.tokens_of(references[0].prompt, most=64), greedy)
+        engine.add(1, tokenizer.tokens_of("dropped", most=64), greedy)
+        with pytest.raises(RuntimeError, match="temperature"):
+            engine.add(2, [1], Sampling(temperature=float("nan")))
+        tokens: list[int] = []
+        for step in range(LENGTH):
+            if step == 2:
+                assert engine.used_blocks() == 2
+                engine.cancel(1)
+                engine.cancel(77)
+            for produced in engine.step().produced:
+                assert produced.sequence_id == 0 or step < 2
+                tokens += produced.tokens if produced.sequence_id == 0 else ()
+        assert b"".join(tokenizer.table[token] for token in tokens).decode() == references[0].text
+        assert (engine.step().produced, engine.used_blocks()) == ((), 0)
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(ServerFailed, match=f"process {engine.pid} is lost"):
+            engine.step()
+    finally:
+        engine.close()
+    assert not psutil.pid_exists(engine.pid)
+
+
+def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path) -> None:
+    broken = tmp_path / "model.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(ModelFileError, match=r"model\.gguf cannot be loaded by openvino-genai"):
+        EngineProcess(EngineArguments(str(broken), context_tokens=256, kv_blocks=8, chunk_tokens=64))
 
 
 EXPECTED = {

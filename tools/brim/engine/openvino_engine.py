@@ -73,9 +73,9 @@ class OpenVinoEngine:
             properties["INFERENCE_NUM_THREADS"] = threads
         try:
             self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(model), scheduling, "CPU", properties)
-        except RuntimeError as error:
+        except Exception as error:  # a bad file ends in whatever its reader stumbles over
             raise ModelFileError(
-                f"{model} cannot be loaded by openvino-genai: {str(error).strip().splitlines()[-1]}",
+                f"{model} cannot be loaded by openvino-genai: {(str(error).strip() or repr(error)).splitlines()[-1]}",
                 hint="give a GGUF file of a llama or qwen model, or a folder that `optimum-cli export openvino` made",
             ) from error
         self.tokenizer = Tokenizer(self._pipeline.get_tokenizer())

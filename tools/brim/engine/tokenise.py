@@ -31,9 +31,9 @@ class Tokenizer:
         """
         try:
             return cls(openvino_genai.Tokenizer(str(model)))
-        except RuntimeError as error:
+        except Exception as error:  # a bad file ends in whatever its reader stumbles over
             raise ModelFileError(
-                f"{model} has no tokenizer that can be loaded: {str(error).strip().splitlines()[-1]}",
+                f"{model} has no tokenizer that can be loaded: {(str(error).strip() or repr(error)).splitlines()[-1]}",
                 hint="give a GGUF file with a byte-level vocabulary, or a folder that `optimum-cli export openvino` made",
             ) from error
 
