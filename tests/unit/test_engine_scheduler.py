@@ -395,6 +395,23 @@ def test_a_stop_string_ends_a_text_as_complete_and_frees_its_blocks() -> None:
     assert bench.metrics.count(m.E2E) == 1
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("prompt", [10, 500])
+def test_blocks_of_a_caller_who_left_serve_the_next(steps: int, prompt: int) -> None:
+    """64 blocks of 16 tokens; whoever leaves them while waiting, prefilling or decoding, a request for 60 begins at once."""
+    limits = EngineLimits(64, 16, 64, 2048, 1000)
+    bench = Bench(limits=limits)
+    bench.submit("leaver", prompt=prompt, tokens=500)
+    bench.steps(steps)
+    bench.scheduler.cancel("leaver")
+    bench.scheduler.cancel("leaver")
+    bench.submit("next", prompt=59 * 16, tokens=16)
+    bench.steps(2)
+    assert bench.metrics.value(m.BLOCKS_PROMISED) == 60
+    assert bench.metrics.value(m.RUNNING) == 1
+    assert bench.rest()["next"].output_tokens == 16
+
+
 def test_submit_and_cancel_touch_no_engine() -> None:
     bench = Bench()
     bench.submit("a", tokens=9)
