@@ -248,6 +248,23 @@ def test_an_interactive_request_takes_the_seat_of_the_youngest_batch_text(preemp
     assert {rest[id_].output_tokens for id_ in ("b1", "b2")} == {10}
 
 
+def test_who_is_preempted_between_two_pieces_leaves_at_once() -> None:
+    bench = Bench(Policy(max_sequences=1))
+    bench.submit("b", prompt=96, tokens=3, kind=BATCH)
+    bench.steps(2)
+    bench.submit("i", tokens=1)
+    assert bench.steps(1) == [Delta("i", (5,)), Ended("i", End.LENGTH, 1)]
+    bench.rest()
+    assert [dict(entry.prefill) for entry in bench.scheduler.step_log][:5] == [
+        {"b": 24},
+        {"b": 24},
+        {"i": 4},
+        {"b": 24},
+        {"b": 24},
+    ]
+    assert bench.metrics.value(m.PREEMPTIONS) == 1
+
+
 def test_a_preempted_text_is_not_preempted_without_end() -> None:
     bench = Bench(Policy(max_sequences=1, max_preemptions=2, max_waiting=100))
     bench.submit("b", tokens=30, kind=BATCH)
@@ -491,6 +508,10 @@ def test_the_log_shows_two_texts_together_and_a_third_in_the_freed_seat() -> Non
     assert dict(log[8].prefill) == {"third": 4} and log[8].decoded == ("sixty-four",) and log[8].first == ("third",)
     assert log[8].as_json()["prefill_tokens"] == 4 and log[8].tokens == 5
     assert len(log) == 64
+    shapes = bench.scheduler.step_log.timed_shapes()
+    assert [shape.decoding for shape, _ in shapes] == [0, *[2] * 7, 1, 2, *[1] * 54]
+    bench.steps(1)
+    assert bench.scheduler.step_log.timed_shapes() == shapes
 
 
 @pytest.mark.parametrize(

@@ -397,7 +397,9 @@ class Scheduler:
             victims = self._victims(blocks - later_blocks, 1 - later_seats)
             for victim in victims:
                 self._preempt(victim)
-            fits_later = bool(victims)
+            if victims:
+                # Those between two pieces have left already; the others will have after this step.
+                return self._seat(entry, now_us)
         if fits_later:
             self._promised_blocks += blocks
             self._promised_seats += 1

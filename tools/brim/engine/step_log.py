@@ -82,6 +82,10 @@ class StepLog:
         """Steps so far, those forgotten among them: the number of the next one."""
         return self._steps
 
+    def timed_shapes(self) -> list[tuple[StepShape, float]]:
+        """What ``brim.engine.step_time.fit`` takes: every step that ran something."""
+        return [(entry.shape, float(entry.took_us)) for entry in self._entries if entry.tokens and entry.took_us > 0]
+
     def add(self, entry: LoggedStep) -> None:
         """One more."""
         self._entries.append(entry)
