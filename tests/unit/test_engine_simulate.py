@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from brim.engine.admission import Policy
 from brim.engine.engine import EngineLimits
 from brim.engine.lifecycle import RequestClass
-from brim.engine.simulate import Simulated, closed_loop, open_loop, simulate_static
+from brim.engine.simulate import closed_loop, open_loop
+from brim.engine.simulated import Simulated
+from brim.engine.static_batching import simulate_static
 from brim.engine.step_time import StepTime
 from brim.engine.traffic import SHAREGPT_PROMPTS, SHAREGPT_TEXTS, Call, Lengths, draw_calls, poisson_times_us
 from brim.errors import InputError

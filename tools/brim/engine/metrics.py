@@ -17,6 +17,7 @@ Nothing is published here. Whoever publishes takes ``changes()`` from one thread
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -195,10 +196,10 @@ class Histogram:
         """Observations."""
         return sum(self.counts)
 
-    def observe(self, value: float, times: int = 1) -> None:
-        """One observation, or several equal ones."""
-        self.counts[bisect_left(self.buckets, value)] += times
-        self.total += value * times
+    def observe(self, value: float) -> None:
+        """One observation."""
+        self.counts[bisect_left(self.buckets, value)] += 1
+        self.total += value
 
     def percentile(self, percent: float) -> float | None:
         """Upper bound of the bucket that holds the nearest rank; None when empty, infinite above the last bound."""
@@ -246,7 +247,7 @@ class Metrics:
                     self._values[family, label] = 0.0
         self._published: dict[tuple[Family, str], float] = {}
         self._histograms = {family: Histogram(family.buckets) for family in FAMILIES if family.kind is Kind.HISTOGRAM}
-        self._pending: dict[Family, list[float]] = {family: [] for family in self._histograms}
+        self._pending: dict[Family, deque[float]] = {family: deque(maxlen=MOST_PENDING) for family in self._histograms}
 
     def add(self, family: Family, amount: float = 1, label: str = "") -> None:
         """Count.
@@ -263,17 +264,15 @@ class Metrics:
             for family, value in values.items():
                 self._values[family, ""] = value
 
-    def observe_us(self, family: Family, value_us: float, times: int = 1) -> None:
+    def observe_us(self, family: Family, value_us: float) -> None:
         """A time, in microseconds; histograms of times are in seconds."""
-        self.observe(family, value_us / US_PER_S, times)
+        self.observe(family, value_us / US_PER_S)
 
-    def observe(self, family: Family, value: float, times: int = 1) -> None:
-        """A value in the histogram's own unit, once or several times."""
+    def observe(self, family: Family, value: float) -> None:
+        """A value in the histogram's own unit."""
         with self._lock:
-            self._histograms[family].observe(value, times)
-            pending = self._pending[family]
-            pending.extend([value] * times)
-            del pending[:-MOST_PENDING]
+            self._histograms[family].observe(value)
+            self._pending[family].append(value)
 
     def value(self, family: Family, label: str = "") -> float:
         """A counter's or a gauge's value now."""
