@@ -13,7 +13,9 @@ from brim.engine.admission import Pace, Policy
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.fake import FakeEngine
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
+from brim.engine.metrics import Metrics
 from brim.engine.scheduler import Scheduler
+from brim.engine.step_log import StepLog
 from brim.engine.step_time import StepShape
 from brim.errors import InputError
 
@@ -75,6 +77,17 @@ def test_tokens_come_step_by_step_and_then_the_end() -> None:
     assert bench.submit("a", prompt=6, tokens=3) == []
     assert bench.steps(3) == [Delta("a", (7,)), Delta("a", (8,)), Delta("a", (9,)), Ended("a", End.LENGTH, 3)]
     assert not bench.scheduler.has_work
+
+
+def test_it_counts_into_what_it_was_given() -> None:
+    metrics, log = Metrics(), StepLog(2)
+    clock = Clock()
+    scheduler = Scheduler(FakeEngine(LIMITS, clock.step), Policy(max_sequences=4), clock, metrics=metrics, step_log=log)
+    scheduler.submit(Request("a", (1, 2, 3), Sampling(max_tokens=5, temperature=0, ignore_eos=True)))
+    for _ in range(5):
+        scheduler.step()
+    assert metrics.value(m.TOKENS_OUT) == 5
+    assert [entry.number for entry in log] == [3, 4] and log.steps == 5
 
 
 def test_metrics_of_one_request() -> None:

@@ -7,7 +7,7 @@ Definitions, and what each hides:
 - *ITL*, inter-token latency: the gap between two steps that produced tokens of one request, over all gaps of all requests.
   Long texts have most of the gaps, so a few stalled short texts do not show.
 - *TPOT*, time per output token: (end-to-end - TTFT) / (tokens - 1), one value a request. One long stall hides in the mean.
-- *End-to-end*: from ``submit`` to the last token. Depends on how long the text was, so compare it among equal lengths.
+- *End-to-end*: from ``submit`` to the end of the text. Depends on how long the text was, so compare it among equal lengths.
 - *Queue wait*: from ``submit`` to the first seat; a preempted request's second wait is not in it, but is in its ITL.
 
 Nothing is published here. Whoever publishes takes ``changes()`` from one thread: Triton 24.10 dies when
@@ -142,7 +142,7 @@ TPOT = _histogram(
     "vllm:request_time_per_output_token_seconds",
 )
 E2E = _histogram(
-    "brim_llm_request_latency_seconds", "From submission to the last token.", "vllm:e2e_request_latency_seconds"
+    "brim_llm_request_latency_seconds", "From submission to the end of the text.", "vllm:e2e_request_latency_seconds"
 )
 QUEUE_WAIT = _histogram(
     "brim_llm_queue_wait_seconds", "From submission to the first seat.", "vllm:request_queue_time_seconds"

@@ -27,12 +27,13 @@ step between them without, so that a refusal does not wait for a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
-from brim.engine import metrics as m
 from brim.engine.admission import BATCH, INTERACTIVE, Pace, Policy, misfit, too_late
+from brim.engine.counting import Counting
 from brim.engine.engine import Engine, Finish, Produced, Sampling, Step
+from brim.engine.entry import Entry, Leaving
 from brim.engine.kv_cache import BlockLedger, PrefixIndex, block_hashes
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
 from brim.engine.metrics import Metrics
@@ -41,60 +42,6 @@ from brim.engine.step_time import StepShape, prefill_pairs
 
 PIECE = Sampling(max_tokens=1, temperature=0, ignore_eos=True)
 """Of a piece: the one token that an engine has to be asked for."""
-
-
-@dataclass(eq=False, slots=True)
-class _Entry:
-    """A living request.
-
-    Attributes:
-        request: as it was submitted.
-        number: in the order of submission; owns its blocks in the ledger.
-        arrived_us: when it was submitted.
-        prompt: what the engine has to prefill: the request's tokens, and its text so far after a preemption.
-        hashes: of the full blocks of ``prompt``.
-        cached_tokens: leading tokens of ``prompt`` that the engine is expected to have; while waiting, when it got its seat.
-        seated_us: when it got its seat; None without one.
-        sequence: what runs for it in the engine; None for nothing.
-        piece_tokens: length of the prefix that ``sequence`` is; 0 when it is the whole prompt.
-        decoding: ``sequence`` has produced a token of its text since it was added.
-        text: tokens delivered.
-        replay: tokens of ``text`` that ``sequence`` has produced again so far; None when it is not to repeat any more.
-        first_us: when its first token was delivered.
-        last_us: when its last token was delivered.
-        preemptions: how often it lost its seat.
-        began: had a seat once.
-    """
-
-    request: Request
-    number: int
-    arrived_us: int
-    prompt: tuple[int, ...]
-    hashes: list[int]
-    cached_tokens: int = 0
-    seated_us: int | None = None
-    sequence: int | None = None
-    piece_tokens: int = 0
-    decoding: bool = False
-    text: list[int] = field(default_factory=list)
-    replay: int | None = None
-    first_us: int | None = None
-    last_us: int = 0
-    preemptions: int = 0
-    began: bool = False
-
-    @property
-    def remaining_tokens(self) -> int:
-        """Prompt tokens to prefill: at least the last one, whose successor is drawn from it."""
-        return max(1, len(self.prompt) - self.cached_tokens)
-
-
-@dataclass(slots=True)
-class _Leaving:
-    """A sequence on its way out of the engine: whose blocks and seat it still takes, and whether the engine was told."""
-
-    number: int
-    told: bool = False
 
 
 class Scheduler:
@@ -124,16 +71,17 @@ class Scheduler:
         policy.check(engine.limits)
         self._engine, self._policy, self._clock_us = engine, policy, clock_us
         self._limits = engine.limits
-        self.metrics = metrics or Metrics()
-        self.step_log = step_log or StepLog()
+        self.metrics = Metrics() if metrics is None else metrics
+        self.step_log = StepLog() if step_log is None else step_log
+        self._counting = Counting(self.metrics, self.step_log, self._limits)
         self._ledger = BlockLedger(self._limits.total_blocks, self._limits.block_tokens)
         self._prefixes = PrefixIndex(self._limits.total_blocks if self._limits.prefix_cache else 0)
         self._pace = Pace()
-        self._entries: dict[str, _Entry] = {}
-        self._waiting: list[_Entry] = []
-        self._seated: list[_Entry] = []
-        self._by_sequence: dict[int, _Entry] = {}
-        self._leaving: dict[int, _Leaving] = {}
+        self._entries: dict[str, Entry] = {}
+        self._waiting: list[Entry] = []
+        self._seated: list[Entry] = []
+        self._by_sequence: dict[int, Entry] = {}
+        self._leaving: dict[int, Leaving] = {}
         self._promised_blocks = self._promised_seats = 0
         self._numbers = self._sequences = 0
         self._planned: dict[str, int] = {}
@@ -142,7 +90,7 @@ class Scheduler:
         self._fed_us = 0
         self._used_blocks = engine.used_blocks()
         self._draining = False
-        self._gauge()
+        self._gauges()
 
     # What a caller does
 
@@ -158,14 +106,14 @@ class Scheduler:
         if request.id in self._entries:
             raise ValueError(f"request id {request.id!r} is in use")
         now_us = self._clock_us()
-        entry = _Entry(request, self._numbers, now_us, request.tokens, self._hashes(request.tokens))
+        entry = Entry(request, self._numbers, now_us, request.tokens, self._hashes(request.tokens))
         self._numbers += 1
         refusal = self._refusal(entry, now_us)
         if refusal is not None:
             return [self._refused(entry, *refusal)]
         events: list[Event] = []
         if self._full(INTERACTIVE):
-            shed = max((e for e in self._waiting if _may_be_shed(e)), key=lambda e: e.number)
+            shed = max((e for e in self._waiting if e.may_be_shed), key=lambda e: e.number)
             self._waiting.remove(shed)
             del self._entries[shed.request.id]
             events.append(
@@ -173,7 +121,7 @@ class Scheduler:
             )
         self._entries[request.id] = entry
         self._waiting.append(entry)
-        self._gauge()
+        self._gauges()
         return events
 
     def cancel(self, request_id: str) -> list[Event]:
@@ -207,7 +155,7 @@ class Scheduler:
         self._by_sequence.clear()
         self._leaving.clear()
         self._entries.clear()
-        self._gauge()
+        self._gauges()
         return events
 
     # What the owner of the engine does
@@ -243,7 +191,7 @@ class Scheduler:
             if not leaving.told:
                 self._engine.cancel(sequence)
                 leaving.told = True
-        self._gauge()
+        self._gauges()
         return events
 
     def collect(self, step: Step) -> list[Event]:
@@ -266,21 +214,35 @@ class Scheduler:
             else:
                 (decoded if entry.decoding else first).append(entry.request.id)
                 events += self._produced(entry, produced, now_us)
-        self._count_step(step, decoded, first, [e.request_id for e in events if isinstance(e, Ended)])
+        ended = [event.request_id for event in events if isinstance(event, Ended)]
+        self._counting.stepped(
+            LoggedStep(
+                self.step_log.steps,
+                self._fed_us,
+                step.took_us,
+                self._planned,
+                tuple(decoded),
+                tuple(first),
+                tuple(ended),
+                self._shape,
+                step.used_blocks,
+                self._ledger.used_blocks,
+            )
+        )
         self._used_blocks = step.used_blocks
-        self._gauge()
+        self._gauges()
         return events
 
     # Admission
 
-    def _refusal(self, entry: _Entry, now_us: int) -> tuple[Reason, str] | None:
+    def _refusal(self, entry: Entry, now_us: int) -> tuple[Reason, str] | None:
         request, policy = entry.request, self._policy
         if self._draining:
             return Reason.DRAINING, "the server is going down"
         misfits = misfit(request, self._limits)
         if misfits is not None:
             return misfits
-        if self._full(request.kind) and not (request.kind is INTERACTIVE and any(map(_may_be_shed, self._waiting))):
+        if self._full(request.kind) and not (request.kind is INTERACTIVE and any(e.may_be_shed for e in self._waiting)):
             named = "max_waiting" if self._full(INTERACTIVE) else "max_waiting_batch"
             return Reason.ROOM_FULL, f"every seat is taken, and so is every place to wait for one ({named})"
         wait_us, first_us = self._expectation(entry, now_us)
@@ -297,7 +259,7 @@ class Scheduler:
             return True
         return kind is BATCH and sum(e.request.kind is BATCH for e in self._waiting) >= policy.max_waiting_batch + free
 
-    def _expectation(self, entry: _Entry, now_us: int) -> tuple[float, float]:
+    def _expectation(self, entry: Entry, now_us: int) -> tuple[float, float]:
         """Expected time to a newcomer's seat, and to its first token."""
         self._look_up(entry)
         rank = self._rank(entry, now_us)
@@ -313,7 +275,7 @@ class Scheduler:
         )
         return wait_us, wait_us + self._pace.prefill_us(tokens + entry.remaining_tokens, self._chunk_tokens(0))
 
-    def _rank(self, entry: _Entry, now_us: int) -> tuple[int, int, int]:
+    def _rank(self, entry: Entry, now_us: int) -> tuple[int, int, int]:
         """Order: the aged by age; then by class, and within one the shortest expected prefill, and then the oldest.
 
         Age counts while waiting only: once seated, ``Policy.long_share`` sees to it that a prefill goes on.
@@ -370,11 +332,11 @@ class Scheduler:
                 continue
             budget -= yield from self._prefill(entry, budget - kept)
 
-    def _engine_backlog(self, entry: _Entry) -> int:
+    def _engine_backlog(self, entry: Entry) -> int:
         """Prompt tokens of a sequence that the engine did not finish in the step that it was meant for."""
         return 0 if entry.sequence is None or entry.decoding else min(entry.remaining_tokens, self._limits.step_tokens)
 
-    def _seat(self, entry: _Entry, now_us: int) -> bool:
+    def _seat(self, entry: Entry, now_us: int) -> bool:
         """Give a waiting request a seat and all of its blocks, or see whether preempting can."""
         blocks = self._ledger.need(entry.request.most_tokens)
         seats = self._policy.max_sequences - len(self._seated) - len(self._leaving)
@@ -386,11 +348,8 @@ class Scheduler:
             self._waiting.remove(entry)
             self._seated.append(entry)
             entry.seated_us = now_us
-            if not entry.began:
-                entry.began = True
-                self.metrics.observe_us(m.QUEUE_WAIT, now_us - entry.arrived_us)
-            self.metrics.add(m.PREFIX_ASKED, len(entry.prompt))
-            self.metrics.add(m.PREFIX_HIT, entry.cached_tokens)
+            self._counting.seated(entry, now_us)
+            entry.began = True
             return True
         fits_later = later_seats > 0 and blocks <= later_blocks
         if not fits_later and self._policy.preempts and entry.request.kind is INTERACTIVE:
@@ -405,7 +364,7 @@ class Scheduler:
             self._promised_seats += 1
         return False
 
-    def _victims(self, blocks: int, seats: int) -> list[_Entry]:
+    def _victims(self, blocks: int, seats: int) -> list[Entry]:
         """Running batch requests whose going frees so much, or none. First those that lose nothing, then the youngest.
 
         Those that were given something in this very step keep it.
@@ -420,7 +379,7 @@ class Scheduler:
         able.sort(
             key=lambda e: (not e.request.sampling.continues_from_text and bool(e.text), -(e.seated_us or 0), -e.number)
         )
-        chosen: list[_Entry] = []
+        chosen: list[Entry] = []
         for victim in able:
             if blocks <= 0 and seats <= 0:
                 break
@@ -429,7 +388,7 @@ class Scheduler:
             seats -= 1
         return chosen if blocks <= 0 and seats <= 0 else []
 
-    def _preempt(self, entry: _Entry) -> None:
+    def _preempt(self, entry: Entry) -> None:
         if entry.decoding:
             self._keep_prefix(entry, last_was_run=False)
         self._let_go(entry)
@@ -444,9 +403,9 @@ class Scheduler:
         elif entry.text:
             entry.replay = 0
         self._waiting.append(entry)
-        self.metrics.add(m.PREEMPTIONS)
+        self._counting.preempted()
 
-    def _prefill(self, entry: _Entry, budget: int) -> Generator[Ended, None, int]:
+    def _prefill(self, entry: Entry, budget: int) -> Generator[Ended, None, int]:
         """Give the engine the rest of a prompt, or a piece of it.
 
         Returns:
@@ -486,7 +445,7 @@ class Scheduler:
         if produced.finish is not None and produced.sequence_id in self._leaving:
             self._ledger.release(self._leaving.pop(produced.sequence_id).number)
 
-    def _piece_done(self, entry: _Entry, produced: Produced) -> Iterator[Event]:
+    def _piece_done(self, entry: Entry, produced: Produced) -> Iterator[Event]:
         if produced.finish is None:
             return
         del self._by_sequence[produced.sequence_id]
@@ -498,7 +457,7 @@ class Scheduler:
         entry.cached_tokens = end
         self._prefixes.touch(entry.hashes[: end // self._limits.block_tokens])
 
-    def _produced(self, entry: _Entry, produced: Produced, now_us: int) -> Iterator[Event]:
+    def _produced(self, entry: Entry, produced: Produced, now_us: int) -> Iterator[Event]:
         request = entry.request
         if produced.tokens and not entry.decoding:
             entry.decoding = True
@@ -516,7 +475,9 @@ class Scheduler:
             if entry.replay == len(entry.text):
                 entry.replay = None
         if new:
-            self._count_tokens(entry, len(new), now_us)
+            self._counting.delivered(entry, len(new), now_us)
+            entry.first_us = now_us if entry.first_us is None else entry.first_us
+            entry.last_us = now_us
             entry.text += new
             yield Delta(request.id, new)
         if produced.finish is None:
@@ -529,7 +490,7 @@ class Scheduler:
         if produced.finish is Finish.IGNORED:
             yield self._ended(entry, End.FAILED, message=_IGNORED)
             return
-        self._count_text(entry, now_us)
+        self._counting.completed(entry, now_us)
         yield self._ended(entry, End(produced.finish.value))
 
     # Ends
@@ -540,12 +501,12 @@ class Scheduler:
             return []
         self._let_go(entry)
         if end is End.STOP:
-            self._count_text(entry, self._clock_us())
+            self._counting.completed(entry, self._clock_us())
         event = self._ended(entry, end)
-        self._gauge()
+        self._gauges()
         return [event]
 
-    def _let_go(self, entry: _Entry) -> None:
+    def _let_go(self, entry: Entry) -> None:
         """Take a request out of the room or off its seat. What the engine runs for it keeps blocks and seat until it is out."""
         if entry.seated_us is None:
             self._waiting.remove(entry)
@@ -554,92 +515,39 @@ class Scheduler:
         else:
             self._seated.remove(entry)
             del self._by_sequence[entry.sequence]
-            self._leaving[entry.sequence] = _Leaving(entry.number)
+            self._leaving[entry.sequence] = Leaving(entry.number)
             entry.sequence, entry.piece_tokens = None, 0
 
-    def _free(self, entry: _Entry) -> None:
+    def _free(self, entry: Entry) -> None:
         self._seated.remove(entry)
         self._ledger.release(entry.number)
 
-    def _ended(self, entry: _Entry, end: End, *, message: str = "") -> Ended:
+    def _ended(self, entry: Entry, end: End, *, message: str = "") -> Ended:
         del self._entries[entry.request.id]
-        self.metrics.add(m.ENDS, label=end.value)
+        self._counting.ended(end)
         return Ended(entry.request.id, end, len(entry.text), message=message)
 
-    def _refused(self, entry: _Entry, reason: Reason, message: str) -> Ended:
-        self.metrics.add(m.REFUSALS, label=reason.value)
-        self.metrics.add(m.ENDS, label=End.REFUSED.value)
+    def _refused(self, entry: Entry, reason: Reason, message: str) -> Ended:
+        self._counting.ended(End.REFUSED, reason)
         return Ended(entry.request.id, End.REFUSED, reason=reason, message=message)
 
-    # Estimates and counts
+    # Estimates
 
     def _hashes(self, tokens: tuple[int, ...]) -> list[int]:
         return block_hashes(tokens, self._limits.block_tokens) if self._limits.prefix_cache else []
 
-    def _look_up(self, entry: _Entry) -> None:
+    def _look_up(self, entry: Entry) -> None:
         """How much of a waiting prompt the engine probably has; the last token is always run."""
         cached = self._prefixes.cached_blocks(entry.hashes) * self._limits.block_tokens
         entry.cached_tokens = min(cached, len(entry.prompt) - 1)
 
-    def _keep_prefix(self, entry: _Entry, *, last_was_run: bool) -> None:
+    def _keep_prefix(self, entry: Entry, *, last_was_run: bool) -> None:
         """The engine keeps prompt and text findable, but for a last token that it drew and never ran."""
         tokens = (*entry.request.tokens, *entry.text)
         self._prefixes.touch(self._hashes(tokens if last_was_run else tokens[:-1]))
 
-    def _count_tokens(self, entry: _Entry, tokens: int, now_us: int) -> None:
-        if entry.first_us is None:
-            entry.first_us = now_us
-            self.metrics.observe_us(m.TTFT, now_us - entry.arrived_us)
-            self.metrics.add(m.TOKENS_IN, len(entry.request.tokens))
-        else:
-            self.metrics.observe_us(m.ITL, now_us - entry.last_us)
-        entry.last_us = now_us
-        self.metrics.add(m.TOKENS_OUT, tokens)
-
-    def _count_text(self, entry: _Entry, now_us: int) -> None:
-        """A text is complete."""
-        self.metrics.observe_us(m.E2E, now_us - entry.arrived_us)
-        if entry.first_us is not None and len(entry.text) > 1:
-            self.metrics.observe_us(m.TPOT, (entry.last_us - entry.first_us) / (len(entry.text) - 1))
-
-    def _count_step(self, step: Step, decoded: list[str], first: list[str], ended: Iterable[str]) -> None:
-        log = self.step_log
-        entry = LoggedStep(
-            log.steps,
-            self._fed_us,
-            step.took_us,
-            self._planned,
-            tuple(decoded),
-            tuple(first),
-            tuple(ended),
-            self._shape,
-            step.used_blocks,
-            self._ledger.used_blocks,
-        )
-        log.add(entry)
-        self.metrics.add(m.STEPS)
-        self.metrics.observe_us(m.STEP_TIME, step.took_us)
-        self.metrics.observe(m.STEP_TOKENS, entry.tokens)
-
-    def _gauge(self) -> None:
-        used, total = self._used_blocks, self._limits.total_blocks
-        self.metrics.set(
-            {
-                m.RUNNING: len(self._seated),
-                m.WAITING: len(self._waiting),
-                m.BLOCKS_USED: used,
-                m.BLOCKS_FREE: total - used,
-                m.BLOCKS_TOTAL: total,
-                m.BLOCK_TOKENS: self._limits.block_tokens,
-                m.BLOCKS_PROMISED: self._ledger.used_blocks,
-                m.KV_USAGE: used / total,
-            }
-        )
-
-
-def _may_be_shed(entry: _Entry) -> bool:
-    """A batch request that never had a seat: a text that has begun is finished."""
-    return entry.request.kind is BATCH and not entry.began
+    def _gauges(self) -> None:
+        self._counting.gauges(len(self._seated), len(self._waiting), self._used_blocks, self._ledger.used_blocks)
 
 
 _IGNORED = "the engine ran out of KV blocks for the request, which admission should have prevented: this is a fault of the server"
