@@ -3,6 +3,9 @@
 Blocks are promised for a request's whole life, prompt and longest text, before it begins. So the engine never runs out of
 them in the middle of a text: it would then preempt of its own accord, and where even that frees nothing, openvino-genai
 ends every running sequence as out of memory.
+
+Such promises can be kept to the last block: openvino-genai 2026.4 with 8 blocks ran pairs of texts that needed 4 each, one
+that needed 8, two with one prompt between them, and all of them again over a cache full of old prefixes.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@
 The first term is what reading the weights costs, the third is attention over the KV cache, the last is attention within
 prompts, which makes chunks late in a long prompt dearer than early ones.
 
+Against openvino-genai 2026.4 on one processor (times are processor time), fitted from 118 steps: half of the steps were
+within 5 %, nine in ten within 12 %, and TTFT and TPOT of 2 and 8 callers, p50 and p99, within 6 %.
+
 File format (``StepTime.as_json``, ``read_step_time``): the five coefficients, or the steps to fit them from::
 
     {"base_us": 9000, "sequence_us": 300, "context_us": 0.9, "prefill_us": 310, "pair_us": 0.02}
