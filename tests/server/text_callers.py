@@ -37,6 +37,7 @@ class Stream:
     tokens: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     error: str | None = None
+    ended: bool = False
 
     def __enter__(self) -> Self:
         self._news: queue.Queue[tuple[Any, Any]] = queue.Queue()
@@ -48,7 +49,8 @@ class Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.stop_stream(cancel_requests=True)
+        # A cancellation that crosses the last response can keep tritonserver 24.10 from unloading a decoupled model.
+        self._client.stop_stream(cancel_requests=not self.ended)
         self._client.close()
 
     def cancel(self) -> None:
@@ -59,14 +61,15 @@ class Stream:
         """Take one response; whether it was the last one."""
         result, error = self._news.get(timeout=WAIT_S)
         if error is not None:
-            self.error = str(error)
+            self.error, self.ended = str(error), True
             return True
         text = result.as_numpy("text_output")
         if text is not None:
             self.texts.append(text[0].decode())
             self.tokens.append(int(result.as_numpy("num_output_tokens")[0]))
             self.reasons.append(result.as_numpy("finish_reason")[0].decode())
-        return bool(result.get_response().parameters["triton_final_response"].bool_param)
+        self.ended = bool(result.get_response().parameters["triton_final_response"].bool_param)
+        return self.ended
 
     def finish(self) -> Self:
         """Take responses to the last one."""

@@ -30,8 +30,6 @@ LOAD_LIMIT_S = 600.0
 """Longest wait for a model to be loaded."""
 ANSWER_LIMIT_S = 300.0
 """Longest wait for a step: a whole long prompt on a slow machine, and then some."""
-END_LIMIT_S = 10.0
-"""Longest wait for the child to go of its own accord: the step under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +112,10 @@ class EngineProcess:
         return self._used_blocks
 
     def close(self) -> None:
-        """End the child."""
+        """End the child. It is killed: it keeps nothing, and an engine takes seconds to put itself away."""
         self._line.close()
-        try:
-            self._child.wait(END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        self._child.kill()
+        self._child.wait()
 
     def _ask(self, *message: Any) -> Any:
         try:
