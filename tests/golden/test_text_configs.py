@@ -88,8 +88,9 @@ def test_check_shows_the_difference_and_write_mends_it(tmp_path: Path, story: Se
         ("model: {llm: a.gguf, onnx: b.onnx}\n", "exactly one of torch, onnx and llm"),
         (
             "model: {llm: a.gguf}\ninputs: [{name: X, dtype: FP32, shape: [1]}]\n",
-            "inputs of a language model are those of",
+            "inputs of a language model: leave out",
         ),
+        ("model: {llm: a.gguf}\nmax_batch_size: 8\n", "max_batch_size of a language model"),
         ("model: {llm: a.gguf}\ninstances: [{count: 2}]\n", "a language model has one instance"),
         ("model: {llm: a.gguf}\ngeneration: {chunk_tokens: 32, max_sequences: 33}\n", "chunk_tokens (32)"),
         ("model: {llm: a.gguf}\ngeneration: {kv_block: 3}\n", "unknown key 'kv_block'"),

@@ -373,11 +373,11 @@ class Service(Part):
         """A language model has the tensors of the vLLM backend, and the defaults of ``generation`` unless it says more."""
         if not isinstance(data, dict) or not isinstance(data.get("model"), dict) or data["model"].get("llm") is None:
             return data
-        fixed = {"inputs": TEXT_INPUTS, "outputs": TEXT_OUTPUTS}
+        fixed = {"inputs": TEXT_INPUTS, "outputs": TEXT_OUTPUTS, "max_batch_size": 1}
         given = [key for key, tensors in fixed.items() if data.get(key, tensors) != tensors]
         if given:
             raise ValueError(
-                f"{' and '.join(given)} of a language model are those of Triton's vLLM backend; leave them out"
+                f"{' and '.join(given)} of a language model: leave out what Triton's vLLM backend fixes, one text a request"
             )
         traffic = data.get("traffic", {})
         sized = {**traffic, "size": traffic.get("size", "variable")} if isinstance(traffic, dict) else traffic
