@@ -46,6 +46,7 @@ from brim_export.source import OnnxSource, Source, TorchSource
 from brim_export.subject import Subject, working_sizes
 
 if TYPE_CHECKING:
+    from brim_export.language_model import LanguageModelRecord
     from brim_export.torch_source import LoadedModule
 
 Samples = Mapping[str, Sequence[Array]]
@@ -61,18 +62,19 @@ Progress = Callable[[str], None]
 class ExportResult:
     """Every gate's answer. ``artifact`` and ``model_path`` are None when one of them refused: nothing was placed.
 
-    ``log`` is what the export libraries printed.
+    ``log`` is what the export libraries printed. A language model has a ``record`` in the artifact's place.
     """
 
     gates: list[GateResult]
     artifact: Artifact | None
     model_path: Path | None
     log: str
+    record: LanguageModelRecord | None = None
 
     @property
     def ok(self) -> bool:
         """Whether every gate passed."""
-        return self.artifact is not None
+        return self.artifact is not None or self.record is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brim.config import files as config_files
+from brim.config.files import language_model_file
 from brim.config.generate import MODEL_FILES, native_name, tensor_names, valid_output
 from brim.paths import Project
 from brim.service.samples import sample_rows
@@ -98,6 +99,8 @@ def export_service(
     Raises:
         InputError, ModelFileError, NoSpace: as ``brim_export.pipeline.export``.
     """
+    if service.model.llm is not None:
+        return _export_text(project, service, force=force, on_progress=on_progress)
     source, folder, samples = source_of(project, service), out_folder(project, service), graph_samples(service)
     tolerance, limit, guard = service.model.tolerance, service.max_batch_size, guarding(service)
     if not force and up_to_date(source, folder, samples=samples, tolerance=tolerance, batch_limit=limit, guard=guard):
@@ -116,3 +119,17 @@ def export_service(
     if result.ok:
         place_native(project.model_repository, service)
     return result
+
+
+def _export_text(
+    project: Project, service: Service, *, force: bool, on_progress: Callable[[str], None]
+) -> ExportResult | None:
+    # Late: the engine and torch take seconds to import, and no other export needs the engine.
+    from brim_export.language_model import export_language_model, find_source
+    from brim_export.language_model import up_to_date as text_up_to_date
+
+    source, folder = find_source(str(service.model.llm), project.root), out_folder(project, service)
+    if not force and text_up_to_date(source, folder):
+        return None
+    gates, record = export_language_model(source, folder, on_progress=on_progress)
+    return ExportResult(gates, None, folder / language_model_file(service) if record else None, "", record)

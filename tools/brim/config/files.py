@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brim.config.generate import MODEL_FILES, Profile, model_configs, models_of, native_name
+from brim.config.generate import MODEL_FILES, Profile, model_configs, models_of, native_name, profiles_of
+from brim.config.generation import ENGINE_ARGUMENTS_NAME, MODEL_NAMES, is_gguf, vllm_arguments_text
 from brim.config.tensorrt_plan import plan_command
 from brim.config.textformat import write
 from brim.service.schema import Service
@@ -46,13 +47,15 @@ def config_text(service: Service, profile: Profile = Profile.DEFAULT) -> str:
 
 
 def generated(repository: Path, service: Service, profiles: Sequence[Profile] = tuple(Profile)) -> dict[Path, str]:
-    """Every generated file of the profiles with its text.
+    """Every generated file of those of the profiles that the service has, with its text.
 
     A model without a folder 1/ is an error for Triton and the linter, and git keeps no empty folder: the one that the
     export of a native profile fills has an empty file in it.
     """
     texts = {}
-    for profile in profiles:
+    for profile in (one for one in profiles if one in profiles_of(service)):
+        if profile is Profile.VLLM:
+            texts[repository / service.name / VERSION / ENGINE_ARGUMENTS_NAME] = vllm_arguments_text(service)
         for model, text in config_texts(service, profile).items():
             texts[config_path(repository, model, profile)] = text
             if model != service.name:
@@ -64,6 +67,13 @@ def needed_files(repository: Path, service: Service, profile: Profile) -> dict[P
     """The files without which the profile cannot be served, each with the command that makes it."""
     configure, export = f"brim config {service.name} --write", f"brim export {service.name}"
     needed = {config_path(repository, model, profile): configure for model in models_of(service, profile)}
+    if service.generation is not None:
+        folder = repository / service.name / VERSION
+        if profile is Profile.VLLM:
+            needed[folder / ENGINE_ARGUMENTS_NAME] = configure
+        if profile is Profile.DEFAULT or service.generation.vllm_model is None:
+            needed[folder / language_model_file(service)] = export
+        return needed
     needed[repository / service.name / VERSION / "model.onnx"] = export
     if profile is not Profile.DEFAULT:
         folder = repository / native_name(service) / VERSION
@@ -73,6 +83,11 @@ def needed_files(repository: Path, service: Service, profile: Profile) -> dict[P
             plan = folder / MODEL_FILES["tensorrt"]
             needed[plan] = plan_command(service, *(path.relative_to(repository.parent) for path in (graph, plan)))
     return needed
+
+
+def language_model_file(service: Service) -> str:
+    """What tells that a language model has been exported: a path in its version folder."""
+    return MODEL_NAMES["gguf"] if is_gguf(service) else f"{MODEL_NAMES['folder']}/openvino_model.xml"
 
 
 def write_configs(repository: Path, service: Service, profiles: Sequence[Profile] = tuple(Profile)) -> list[Path]:

@@ -3,7 +3,8 @@
 Profiles are Triton's own mechanism (``--model-config-name``): ``config.pbtxt`` is the default and runs anywhere, through
 the python backend that hosts ONNX Runtime. ``configs/onnx-gpu.pbtxt`` and ``configs/tensorrt.pbtxt`` are two models: under
 the service's own name a front in the python backend, which takes the requests and forms the batches, and behind it
-``NAME-native``, which runs whole batches on the native backend (``brim.runtime.front``).
+``NAME-native``, which runs whole batches on the native backend (``brim.runtime.front``). A language model has the default
+profile and ``configs/vllm.pbtxt`` (``brim.config.generation``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as pb
 
+from brim.config.generation import add_backend, engine_settings
+from brim.errors import InputError
 from brim.service.schema import Batching, DataType, InputTensor, Kind, QueuePolicy, Service, Tensor
 from brim.units import ms_to_us
 
@@ -36,6 +39,18 @@ class Profile(StrEnum):
     DEFAULT = "default"
     ONNX_GPU = "onnx-gpu"
     TENSORRT = "tensorrt"
+    VLLM = "vllm"
+
+
+BATCH_PROFILES = (Profile.DEFAULT, Profile.ONNX_GPU, Profile.TENSORRT)
+"""Profiles of a model that answers a batch at once."""
+TEXT_PROFILES = (Profile.DEFAULT, Profile.VLLM)
+"""Profiles of a language model."""
+
+
+def profiles_of(service: Service) -> tuple[Profile, ...]:
+    """The ways to run the service."""
+    return BATCH_PROFILES if service.generation is None else TEXT_PROFILES
 
 
 def triton_type(dtype: DataType) -> Any:
@@ -84,7 +99,20 @@ def models_of(service: Service, profile: Profile) -> list[str]:
 
 
 def model_configs(service: Service, profile: Profile) -> dict[str, pb.ModelConfig]:
-    """The configurations of ``models_of``, by model."""
+    """The configurations of ``models_of``, by model.
+
+    Raises:
+        InputError: the service has no such profile.
+    """
+    if profile not in profiles_of(service):
+        known = ", ".join(one.value for one in profiles_of(service))
+        what = "a model that answers a batch at once" if service.generation is None else "a language model"
+        raise InputError(
+            f"{service.name} has no profile {profile.value}: it is {what}, whose profiles are {known}",
+            hint=f"choose one of {known}, or serve the models of different kinds apart",
+        )
+    if service.generation is not None:
+        return {service.name: text_config(service, profile)}
     configs = [model_config(service, profile)]
     if profile is not Profile.DEFAULT:
         configs.insert(0, native_config(service, profile))
@@ -111,6 +139,15 @@ def model_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.Mod
     config.dynamic_batching.CopyFrom(dynamic_batching(service.batching))
     if profile is Profile.DEFAULT:
         _warm(config, service, service.inputs)
+    return config
+
+
+def text_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.ModelConfig:
+    """The configuration of a language model: decoupled, and batched by its engine before every step."""
+    config = _config(service, service.name, "python", service.inputs, service.outputs)
+    add_backend(config, service, vllm=profile is Profile.VLLM)
+    if profile is Profile.DEFAULT:
+        config.parameters[ADAPTER_PARAMETER].string_value = json.dumps(engine_settings(service), sort_keys=True)
     return config
 
 

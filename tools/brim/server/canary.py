@@ -6,7 +6,11 @@ they are asked only to avoid sending the canary too early.
 
 from __future__ import annotations
 
+import http.client
+import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +24,12 @@ from brim.server.endpoint import NO_ANSWER, Endpoint
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 POLL_S = 0.05
+DECOUPLED = "decoupled transaction policy"
+"""In Triton's answer to an inference on a model that answers in pieces."""
+TEXT = b"a"
+"""A language model's canary where its service has no sample: an empty prompt would be refused."""
+LONGEST_ERROR = 2_000
+"""Bytes of an error's text."""
 
 
 def zeros_for(client: triton_http.InferenceServerClient, model: str) -> dict[str, npt.NDArray[Any]]:
@@ -58,11 +68,30 @@ def ask(endpoint: Endpoint, model: str, tensors: Tensors | None = None, *, timeo
     try:
         client.infer(model, infer_inputs(tensors if tensors is not None else zeros_for(client, model)))
     except InferenceServerException as error:
+        if DECOUPLED in error.message():
+            return _ask_for_text(endpoint, model, tensors, timeout_s)
         return f"[{error.status()}] {error.message()}"
     except NO_ANSWER as error:
         return f"{type(error).__name__}: {error}"
     finally:
         client.close()
+    return None
+
+
+def _ask_for_text(endpoint: Endpoint, model: str, tensors: Tensors | None, timeout_s: float) -> str | None:
+    """The canary of a decoupled model, which answers on ``/generate`` and on gRPC streams only."""
+    values = {name: array.ravel()[0] for name, array in (tensors or {}).items()} or {"text_input": TEXT}
+    body = {name: value.decode() if isinstance(value, bytes) else value.item() for name, value in values.items()}
+    request = urllib.request.Request(
+        f"http://{endpoint.http}/v2/models/{model}/generate", json.dumps(body).encode(), method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            answer.read()
+    except urllib.error.HTTPError as error:
+        return f"[{error.code}] {error.read(LONGEST_ERROR).decode(errors='replace')}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
     return None
 
 

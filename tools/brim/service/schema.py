@@ -6,7 +6,7 @@ Milliseconds here, integer microseconds everywhere else (``brim.units``).
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -31,6 +31,11 @@ UInt32 = Annotated[Integer, Field(ge=0, le=2**32 - 1)]
 UInt64 = Annotated[Integer, Field(ge=0, le=2**64 - 1)]
 Int32 = Annotated[Integer, Field(ge=0, le=2**31 - 1)]
 Requests = Annotated[Integer, Field(ge=1, le=2**31 - 1)]
+Tokens = Annotated[Integer, Field(ge=1, le=2**31 - 1)]
+
+
+KV_BLOCK_TOKENS = 32
+"""Tokens of a block of the KV cache on a CPU (openvino-genai 2026.4)."""
 
 
 class Part(BaseModel):
@@ -80,10 +85,15 @@ class Tensor(Part):
 
 
 class Source(Part):
-    """Where the model comes from: a torch factory ``package.module:function``, or an ONNX file."""
+    """Where the model comes from: a torch factory ``package.module:function``, an ONNX file, or a language model."""
 
     torch: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$", description="factory, `package.module:function`")
     onnx: str | None = Field(default=None, min_length=1, description="ONNX file, relative to the checkout")
+    llm: str | None = Field(
+        default=None,
+        min_length=1,
+        description="language model: a GGUF file or an OpenVINO folder, relative to the checkout, or `package:file.gguf`",
+    )
     tolerance: Number = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
     adapter: str | None = Field(
         default=None,
@@ -97,8 +107,8 @@ class Source(Part):
 
     @model_validator(mode="after")
     def _one_source(self) -> Source:
-        if (self.torch is None) == (self.onnx is None):
-            raise ValueError("give exactly one of torch and onnx")
+        if sum(source is not None for source in (self.torch, self.onnx, self.llm)) != 1:
+            raise ValueError("give exactly one of torch, onnx and llm")
         return self
 
 
@@ -268,10 +278,66 @@ class Runtime(Part):
     padding: Padding | None = Field(default=None, description="cost model for rows of unequal length; null: by device")
 
 
+class Generation(Part):
+    """How texts are generated: what the engine of a language model may hold, and who may wait for it."""
+
+    context_tokens: Tokens = Field(default=4096, ge=2, description="most tokens of a prompt and its text together")
+    kv_blocks: Tokens = Field(default=512, description="blocks of the KV cache, of 32 tokens each on a CPU")
+    max_sequences: Integer = Field(default=32, ge=1, le=1024, description="most texts that are generated at once")
+    chunk_tokens: Integer = Field(
+        default=256, ge=32, le=65_536, description="most tokens of one step; longer prompts are taken in pieces"
+    )
+    max_waiting: Integer = Field(
+        default=64, ge=0, le=100_000, description="most requests that wait for a place; more are refused at once"
+    )
+    precision: Literal["f32", "bf16", "f16", "auto"] = Field(
+        default="f32", description="what the engine computes in on a CPU; auto follows the processor"
+    )
+    vllm_model: str | None = Field(
+        default=None, min_length=1, description="what vLLM loads: a name or a path there; null: the exported file"
+    )
+    gpu_memory_share: Number = Field(
+        default=0.9, gt=0, lt=1, description="part of a GPU's memory that vLLM takes, its KV cache included"
+    )
+
+    @model_validator(mode="after")
+    def _steps(self) -> Generation:
+        least = self.max_sequences + KV_BLOCK_TOKENS - 1
+        if self.chunk_tokens < least:
+            raise ValueError(
+                f"chunk_tokens ({self.chunk_tokens}) is below {least}: a step needs a token for each of max_sequences "
+                f"({self.max_sequences}) texts and room for a prompt's next block of {KV_BLOCK_TOKENS} tokens"
+            )
+        return self
+
+
 class Sample(Part):
     """One real input, for the canary, the warm-up, the load tests and the self-check: input name -> value of one row."""
 
     inputs: dict[str, str | float | int | bool | list[object]] = Field(description="input name -> value of one row")
+
+
+def _flag(name: str) -> InputTensor:
+    return InputTensor(name=name, dtype=DataType.BOOL, shape=(1,), optional=True)
+
+
+TEXT_INPUTS = (
+    InputTensor(name="text_input", dtype=DataType.BYTES, shape=(1,), longest_bytes=1_000_000),
+    _flag("stream"),
+    InputTensor(name="sampling_parameters", dtype=DataType.BYTES, shape=(1,), optional=True, longest_bytes=100_000),
+    _flag("exclude_input_in_output"),
+    _flag("return_finish_reason"),
+    _flag("return_num_input_tokens"),
+    _flag("return_num_output_tokens"),
+)
+"""What a language model takes: names and types of Triton's vLLM backend (its ``src/model.py``)."""
+TEXT_OUTPUTS = (
+    OutputTensor(name="text_output", dtype=DataType.BYTES, shape=(-1,)),
+    OutputTensor(name="finish_reason", dtype=DataType.BYTES, shape=(-1,)),
+    OutputTensor(name="num_input_tokens", dtype=DataType.UINT32, shape=(1,)),
+    OutputTensor(name="num_output_tokens", dtype=DataType.UINT32, shape=(-1,)),
+)
+"""What it gives."""
 
 
 class Service(Part):
@@ -280,8 +346,12 @@ class Service(Part):
     name: str = Field(pattern=NAME_PATTERN, description="the model's name on the server, and of this file")
     description: str = Field(default="", description="one line for people")
     model: Source = Field(description="where the model comes from")
-    inputs: tuple[InputTensor, ...] = Field(min_length=1, description="what a caller sends")
-    outputs: tuple[OutputTensor, ...] = Field(min_length=1, description="what a caller gets")
+    inputs: tuple[InputTensor, ...] = Field(
+        min_length=1, description="what a caller sends; a language model's are fixed and left out"
+    )
+    outputs: tuple[OutputTensor, ...] = Field(
+        min_length=1, description="what a caller gets; a language model's are fixed and left out"
+    )
     max_batch_size: Rows = Field(
         default=BATCH_LIMIT, description="most rows an execution carries; 100 is the GPU's limit"
     )
@@ -294,11 +364,34 @@ class Service(Part):
         default=(Instances(),), description="how often the model is loaded, and where"
     )
     runtime: Runtime = Field(default=Runtime(), description="how a batch is run")
+    generation: Generation | None = Field(default=None, description="of a language model: how texts are generated")
     samples: tuple[Sample, ...] = Field(default=(), description="real rows; the first is the canary")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _contract_of_text(cls, data: Any) -> Any:
+        """A language model has the tensors of the vLLM backend, and the defaults of ``generation`` unless it says more."""
+        if not isinstance(data, dict) or not isinstance(data.get("model"), dict) or data["model"].get("llm") is None:
+            return data
+        fixed = {"inputs": TEXT_INPUTS, "outputs": TEXT_OUTPUTS, "max_batch_size": 1}
+        given = [key for key, tensors in fixed.items() if data.get(key, tensors) != tensors]
+        if given:
+            raise ValueError(
+                f"{' and '.join(given)} of a language model: leave out what Triton's vLLM backend fixes, one text a request"
+            )
+        traffic = data.get("traffic", {})
+        sized = {**traffic, "size": traffic.get("size", "variable")} if isinstance(traffic, dict) else traffic
+        return {"generation": {}, **data, **fixed, "traffic": sized}
 
     @model_validator(mode="after")
     def _consistent(self) -> Service:
         problems = []
+        if self.generation is not None and self.model.llm is None:
+            problems.append("generation is for a language model (model.llm)")
+        if self.generation is not None and (len(self.instances) != 1 or self.instances[0].count != 1):
+            problems.append(
+                "a language model has one instance, whose engine serves all callers: give instances count 1"
+            )
         for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             names = [tensor.name for tensor in tensors]
             doubled = sorted({name for name in names if names.count(name) > 1})

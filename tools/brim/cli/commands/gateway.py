@@ -55,7 +55,12 @@ def gateway(
         Listen(host, port, admin_port, host, metrics_port),
         request_limits(services),
         admissions(services),
-        canaries={name: canary_of(row) for name, row in canaries(services).items() if row is not None},
+        # An inference is no canary for a model that answers in pieces.
+        canaries={
+            name: canary_of(row)
+            for name, row in canaries([one for one in services if one.generation is None]).items()
+            if row is not None
+        },
         threads=threads,
     )
     trouble = validate(document)

@@ -15,7 +15,7 @@ import typer
 
 from brim.cli.output import put, say
 from brim.config.files import needed_files
-from brim.config.generate import Profile, models_of
+from brim.config.generate import Profile, models_of, profiles_of
 from brim.errors import InputError, ModelFileError
 from brim.gateway.admission import admissions
 from brim.gateway.clusters import MOST_REQUESTS
@@ -128,6 +128,13 @@ def serve(
     """
     project = find_project()
     services = find_services(project.services, names or [])
+    if not names:
+        # A language model has other profiles than the rest.
+        services = [service for service in services if profile in profiles_of(service)]
+        if not services:
+            raise InputError(
+                f"no service has the profile {profile.value}", hint="`brim config NAME` shows what one has"
+            )
     models = [service.name for service in services]
     if url is not None:
         return _already_running(url, services, as_json)
@@ -198,7 +205,8 @@ def _gateway(project: Project, server: ChildServer, services: Sequence[Service],
         log_file=new_log(project, "gateway"),
         limits=request_limits(services),
         admitted=admissions(services),
-        canaries=canaries(services),
+        # The gateway's own canary is an inference, which a model that answers in pieces does not take.
+        canaries=canaries([service for service in services if service.generation is None]),
         port=port,
     )
 

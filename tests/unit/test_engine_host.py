@@ -1,0 +1,206 @@
+"""The host on the fake engine: every caller gets its own text, in pieces that add up, and exactly one end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from brim.engine.admission import Policy
+from brim.engine.engine import EngineLimits, Sampling, Step
+from brim.engine.fake import FakeEngine
+from brim.engine.host import Host, Piece
+from brim.engine.lifecycle import End, Reason, Request
+from brim.engine.scheduler import Scheduler
+
+WAIT_S = 30.0
+LIMITS = EngineLimits(total_blocks=64, block_tokens=16, step_tokens=64, context_tokens=512, vocabulary=256)
+TABLE = tuple(bytes([value]) for value in range(256))
+FIRST_LETTER = 97
+
+
+def letters(tokens: Sequence[int], prompt_tokens: int, sampling: Sampling) -> int:
+    """The n-th token of a text is the n-th letter, starting from the prompt's first token."""
+    return FIRST_LETTER + (tokens[0] + len(tokens) - prompt_tokens) % 26
+
+
+def expected(first: int, length: int) -> str:
+    return "".join(chr(FIRST_LETTER + (first + place) % 26) for place in range(length))
+
+
+class GatedEngine(FakeEngine):
+    """A fake whose steps wait for permission, when that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(LIMITS, next_token=letters)
+        self.gate: threading.Semaphore | None = None
+        self.fails = False
+        self.steps = 0
+
+    def step(self) -> Step:
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=WAIT_S)
+        if self.fails:
+            raise RuntimeError("out of order")
+        self.steps += 1
+        return super().step()
+
+
+class Listener:
+    """A caller: keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.done = threading.Event()
+        self.left = threading.Event()
+        self.deaf = False
+
+    def send(self, piece: Piece) -> None:
+        if self.deaf:
+            raise OSError("the line is dead")
+        self.pieces.append(piece)
+        if piece.end is not None:
+            self.done.set()
+
+    def gone(self) -> bool:
+        return self.left.is_set()
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    def wait(self) -> Piece:
+        assert self.done.wait(WAIT_S)
+        assert [piece.end is None for piece in self.pieces] == [True] * (len(self.pieces) - 1) + [False]
+        return self.pieces[-1]
+
+
+class Bench:
+    """A host, its engine, and what it complained about."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.engine = GatedEngine()
+        self.complaints: list[str] = []
+        ticks = iter(range(10**9))
+        self.scheduler = Scheduler(self.engine, policy, lambda: next(ticks))
+        self.host = Host(self.engine, self.scheduler, TABLE, on_error=self.complaints.append)
+        self._ids = 0
+
+    def ask(self, first: int = 0, tokens: int = 8, *, stream: bool = True, stop: tuple[str, ...] = ()) -> Listener:
+        listener = Listener()
+        self._ids += 1
+        sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
+        self.host.submit(Request(str(self._ids), (first, 1, 2), sampling), listener, stream=stream)
+        return listener
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench() -> Iterator[MakeBench]:
+    benches: list[Bench] = []
+
+    def make(**policy: int) -> Bench:
+        benches.append(Bench(Policy(**{"max_sequences": 8, "max_waiting": 8, **policy})))
+        return benches[-1]
+
+    yield make
+    for one in benches:
+        one.engine.gate = None
+        one.host.close()
+        assert all(not thread.is_alive() for thread in one.host._threads)
+
+
+def test_many_callers_get_their_own_texts(bench: MakeBench) -> None:
+    one = bench(max_waiting=64)
+    callers = [(first, 3 + 5 * first, one.ask(first, 3 + 5 * first, stream=first % 2 == 0)) for first in range(20)]
+    for first, length, listener in callers:
+        last = listener.wait()
+        assert (listener.text, last.end) == (expected(first, length), End.LENGTH)
+        assert sum(piece.tokens for piece in listener.pieces) == length
+        assert first % 2 == 0 or len(listener.pieces) == 1
+    assert one.complaints == []
+    assert one.host.living == 0
+
+
+def test_the_end_comes_with_the_last_token(bench: MakeBench) -> None:
+    listener = bench().ask(tokens=4)
+    listener.wait()
+    assert [piece.text for piece in listener.pieces] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_stop_string_ends_the_text_and_frees_the_seat(bench: MakeBench, stream: bool) -> None:
+    one = bench()
+    listener = one.ask(tokens=400, stream=stream, stop=("fgh", "xyz"))
+    assert (listener.wait().end, listener.text) == (End.STOP, "abcde")
+    assert listener.pieces[-1].tokens >= 1
+    assert one.ask(3, 2).wait().end is End.LENGTH
+    assert one.engine.sequences == 0
+
+
+def test_a_stop_string_with_the_very_last_token(bench: MakeBench) -> None:
+    listener = bench().ask(tokens=6, stop=("def",))
+    assert (listener.wait().end, listener.text) == (End.STOP, "abc")
+
+
+def test_who_leaves_is_dropped_within_two_steps(bench: MakeBench) -> None:
+    one = bench()
+    one.engine.gate = threading.Semaphore(0)
+    leaver, stayer = one.ask(tokens=400), one.ask(5, 20)
+    one.engine.gate.release(2)
+    leaver.left.set()
+    one.engine.gate.release(3)
+    assert leaver.wait().end is End.CANCELLED
+    one.engine.gate.release(40)
+    assert stayer.wait().end is End.LENGTH
+    assert stayer.text == expected(5, 20)
+    assert len(leaver.text) <= 6
+
+
+def test_a_line_that_breaks_costs_nobody_else_anything(bench: MakeBench) -> None:
+    one = bench()
+    broken = Listener()
+    broken.deaf = True
+    one.host.submit(Request("x", (1, 2), Sampling(max_tokens=400, temperature=0, ignore_eos=True)), broken, stream=True)
+    other = one.ask(4, 30)
+    assert (other.wait().end, other.text) == (End.LENGTH, expected(4, 30))
+    assert one.complaints and "the line is dead" in one.complaints[0]
+
+
+def test_a_full_room_refuses_at_once_while_a_step_runs(bench: MakeBench) -> None:
+    one = bench(max_sequences=1, max_waiting=1)
+    one.engine.gate = threading.Semaphore(0)
+    running = one.ask(tokens=2)
+    one.engine.gate.release(1)
+    while not running.pieces:
+        assert not running.done.wait(0.01)
+    waiting, refused = one.ask(tokens=2), one.ask(tokens=2)
+    last = refused.wait()
+    assert (last.end, last.reason, refused.text) == (End.REFUSED, Reason.ROOM_FULL, "")
+    one.engine.gate.release(40)
+    assert [running.wait().end, waiting.wait().end] == [End.LENGTH] * 2
+
+
+def test_an_engine_that_fails_ends_every_request(bench: MakeBench) -> None:
+    one = bench(max_sequences=1)
+    one.engine.gate = threading.Semaphore(0)
+    callers = [one.ask(tokens=30) for _ in range(3)]
+    one.engine.fails = True
+    one.engine.gate.release(5)
+    assert {caller.wait().end for caller in callers} == {End.FAILED}
+    assert one.ask().wait().end is End.REFUSED
+    assert "out of order" in one.complaints[0]
+
+
+def test_closing_ends_what_runs(bench: MakeBench) -> None:
+    one = bench()
+    one.engine.gate = threading.Semaphore(0)
+    caller = one.ask(tokens=400)
+    one.engine.gate.release(1000)
+    one.host.close("enough")
+    last = caller.wait()
+    assert last.end in (End.FAILED, End.LENGTH)
+    assert last.end is End.LENGTH or last.message == "enough"

@@ -1,0 +1,199 @@
+"""Triton's python backend around a host: requests in, pieces out. The decoupled model's ``model.py`` calls nothing else.
+
+``triton_python_backend_utils`` exists only inside a stub, so it is handed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brim.engine.engine_process import EngineArguments, EngineProcess
+from brim.engine.host import Host, Piece
+from brim.engine.lifecycle import End, Reason
+from brim.engine.metrics_page import MetricsPage
+from brim.engine.request import RequestReader, Wanted
+from brim.engine.scheduler import Scheduler
+from brim.engine.settings import read_settings
+from brim.engine.tokenise import Tokenizer
+from brim.errors import InputError, ModelFileError
+
+MODEL_NAMES = ("model.gguf", "model")
+"""What the export puts into the version folder: a GGUF file or an OpenVINO folder."""
+TRITONS_OWN = "triton_"
+"""Parameters that begin so are Triton's own, and no sampling options."""
+
+
+def clock_us() -> int:
+    """Microseconds on a clock that never goes back."""
+    return time.monotonic_ns() // 1_000
+
+
+class TextModel:
+    """One instance of a language model."""
+
+    def __init__(self, args: Mapping[str, str], backend: Any) -> None:
+        """Load the model that lies in the version folder, and start serving.
+
+        Args:
+            args: what Triton hands to ``initialize``.
+            backend: the module ``triton_python_backend_utils``.
+
+        Raises:
+            InputError, ModelFileError: the settings are wrong, or there is no model that can be loaded.
+        """
+        self._backend, self._name = backend, args["model_name"]
+        config = json.loads(args["model_config"])
+        settings = read_settings(config)
+        model = _model_path(Path(args["model_repository"]) / args["model_version"])
+        self._engine = engine = EngineProcess(
+            EngineArguments(
+                str(model),
+                context_tokens=settings.context_tokens,
+                kv_blocks=settings.kv_blocks,
+                chunk_tokens=settings.chunk_tokens,
+                precision=settings.precision,
+                threads=settings.threads,
+            )
+        )
+        tokenizer = Tokenizer.load(model)
+        table = tokenizer.table
+        self._reader = RequestReader(
+            settings, engine.limits, lambda text, most: tokenizer.tokens_of(text, most=most), max(map(len, table))
+        )
+        scheduler = Scheduler(engine, settings.policy, clock_us)
+        page = self._page(scheduler, args["model_version"])
+        self._host = Host(
+            engine, scheduler, table, on_step=page.publish if page else lambda: None, on_error=self._error
+        )
+        self._numbers = itertools.count()
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Take every request, or refuse it at once. Answers come later, from another thread."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                read, wanted = self._read(request)
+                self._host.submit(
+                    read, _TritonLine(self._backend, sender, wanted, len(read.tokens)), stream=wanted.stream
+                )
+            except InputError as error:
+                self._refuse(sender, f"{error.message}. Hint: {error.hint}", self._backend.TritonError.INVALID_ARG)
+            except Exception:  # noqa: BLE001 - the last line of defence: no traceback in an answer, no caller without one
+                incident = secrets.token_hex(6)
+                self._error(f"incident {incident}: {traceback.format_exc()}")
+                self._refuse(sender, f"internal error, incident {incident}", self._backend.TritonError.INTERNAL)
+
+    def close(self) -> None:
+        """End what runs, and the engine."""
+        self._host.close()
+        self._engine.close()
+
+    def _read(self, request: Any) -> Any:
+        tensors = {tensor.name(): tensor.as_numpy().reshape(-1)[0] for tensor in request.inputs()}
+        parameters = {
+            key: value
+            for key, value in json.loads(request.parameters() or "{}").items()
+            if not key.startswith(TRITONS_OWN)
+        }
+        return self._reader.read(
+            tensors,
+            parameters,
+            request_id=str(next(self._numbers)),
+            now_us=clock_us(),
+            timeout_us=request.timeout(),
+        )
+
+    def _refuse(self, sender: Any, text: str, code: Any) -> None:
+        backend = self._backend
+        sender.send(
+            backend.InferenceResponse(error=backend.TritonError(text, code)),
+            flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+        )
+
+    def _page(self, scheduler: Scheduler, version: str) -> MetricsPage | None:
+        try:
+            return MetricsPage(self._backend, scheduler.metrics, self._name, version)
+        except Exception:  # noqa: BLE001 - a server without metrics serves all the same
+            self._error(f"nothing is counted on the metrics page: {traceback.format_exc()}")
+            return None
+
+    def _error(self, text: str) -> None:
+        self._backend.Logger.log_error(f"model {self._name}: {text}")
+
+
+class _TritonLine:
+    """A caller behind Triton's response sender."""
+
+    def __init__(self, backend: Any, sender: Any, wanted: Wanted, input_tokens: int) -> None:
+        self._backend, self._sender, self._wanted, self._input_tokens = backend, sender, wanted, input_tokens
+
+    def send(self, piece: Piece) -> None:
+        """One response; the last one is final, and carries the error if there is one.
+
+        A request whose last response is missing keeps its caller waiting and the model from being unloaded, so a final one
+        goes out whatever happens.
+        """
+        if piece.end is None:
+            self._sender.send(self._response(piece))
+            return
+        final = self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        try:
+            self._sender.send(self._response(piece), flags=final)
+        except Exception:
+            self._sender.send(flags=final)
+            raise
+
+    def gone(self) -> bool:
+        """Whether the caller has left, as far as Triton knows."""
+        return bool(self._sender.is_cancelled())
+
+    def _response(self, piece: Piece) -> Any:
+        backend = self._backend
+        if piece.end in (None, End.STOP, End.LENGTH):
+            return backend.InferenceResponse(self._tensors(piece))
+        return backend.InferenceResponse(error=backend.TritonError(_told(piece), _code(backend.TritonError, piece)))
+
+    def _tensors(self, piece: Piece) -> list[Any]:
+        tensor, wanted = self._backend.Tensor, self._wanted
+        text = piece.text if wanted.stream else wanted.prefix + piece.text
+        tensors = [tensor("text_output", np.array([text.encode()], np.object_))]
+        if wanted.finish_reason:
+            reason = "None" if piece.end is None else piece.end.value
+            tensors.append(tensor("finish_reason", np.array([reason.encode()], np.object_)))
+        if wanted.input_tokens:
+            tensors.append(tensor("num_input_tokens", np.array([self._input_tokens], np.uint32)))
+        if wanted.output_tokens:
+            tensors.append(tensor("num_output_tokens", np.array([piece.tokens], np.uint32)))
+        return tensors
+
+
+def _told(piece: Piece) -> str:
+    if piece.end is End.CANCELLED:
+        return "the caller cancelled the request"
+    return f"{piece.reason.value}: {piece.message}" if piece.reason is not None else piece.message
+
+
+def _code(error: Any, piece: Piece) -> Any:
+    if piece.reason in (Reason.TOO_LONG_FOR_CONTEXT, Reason.TOO_LONG_FOR_CACHE):
+        return error.INVALID_ARG
+    if piece.end is End.CANCELLED:
+        return error.CANCELLED
+    return error.INTERNAL if piece.end is End.FAILED else error.UNAVAILABLE
+
+
+def _model_path(folder: Path) -> Path:
+    for name in MODEL_NAMES:
+        if (folder / name).exists():
+            return folder / name
+    raise ModelFileError(
+        f"{folder} holds no {' and no '.join(MODEL_NAMES)}", hint=f"`brim export {folder.parent.name}` makes it"
+    )

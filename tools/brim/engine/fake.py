@@ -1,0 +1,214 @@
+"""A deterministic engine without a model, for tests and for the simulator.
+
+It keeps every promise of ``Engine``, as late as each allows (what was cancelled holds its blocks through the next step),
+and does not forgive: where a real engine that runs out of blocks preempts of its own accord, this one raises.
+
+What it keeps of a real one: paged blocks, the prefix cache with its least-recently-used order, first come, first served
+prefills in chunks, a token budget a step. Its next token is a hash of what a model's would depend on: the tokens so far,
+and for sampled texts the seed and how many random numbers were drawn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
+from brim.engine.kv_cache import block_hashes, blocks_for
+from brim.engine.step_time import StepShape, prefill_pairs
+
+EOS = 0
+"""The token that ends a text."""
+TOKENS_PER_EOS = 97
+"""One next token in so many is ``EOS``."""
+
+
+@dataclass(eq=False, slots=True)
+class _Sequence:
+    tokens: list[int]
+    prompt_tokens: int
+    sampling: Sampling
+    done: int = 0
+    blocks: int = 0
+    hashes: list[int] = field(default_factory=list)
+
+    @property
+    def text_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
+
+
+class OutOfBlocks(Exception):
+    """More blocks are needed than there are: whoever admits has promised too much."""
+
+
+class FakeEngine:
+    """Keeps sequences in the order in which they were added, and runs all of them a step at a time."""
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        step_us: Callable[[StepShape], int] = lambda _shape: 1,
+        next_token: Callable[[Sequence[int], int, Sampling], int] | None = None,
+    ) -> None:
+        """Without sequences.
+
+        Args:
+            limits: what it can hold.
+            step_us: how long a step takes; nothing waits for so long.
+            next_token: tokens so far, length of the prompt, sampling -> the next token.
+        """
+        self._limits = limits
+        self._step_us = step_us
+        self._next_token = next_token or self._hashed_token
+        self._sequences: dict[int, _Sequence] = {}
+        self._used_ids: set[int] = set()
+        self._cache: OrderedDict[int, None] = OrderedDict()
+        self._dropped: list[_Sequence] = []
+        self._used = 0
+        self.most_used_blocks = 0
+        self.shapes: list[StepShape] = []
+
+    @property
+    def limits(self) -> EngineLimits:
+        """As given."""
+        return self._limits
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that it holds."""
+        return len(self._sequences)
+
+    def used_blocks(self) -> int:
+        """Blocks of all sequences; shared prefixes count once a sequence."""
+        return self._used
+
+    def add(self, sequence_id: int, tokens: Sequence[int], sampling: Sampling) -> None:
+        """See ``Engine``.
+
+        Raises:
+            ValueError: the id was used before, or there are no tokens or none to produce.
+        """
+        if sequence_id in self._used_ids or not tokens or sampling.max_tokens < 1:
+            raise ValueError(f"sequence {sequence_id} with {len(tokens)} tokens, max_tokens {sampling.max_tokens}")
+        self._used_ids.add(sequence_id)
+        sequence = _Sequence(list(tokens), len(tokens), sampling)
+        self._sequences[sequence_id] = sequence
+        if self._limits.prefix_cache:
+            sequence.hashes = block_hashes(tokens, self._limits.block_tokens)
+            self._restore(sequence)
+
+    def cancel(self, sequence_id: int) -> None:
+        """See ``Engine``."""
+        sequence = self._sequences.pop(sequence_id, None)
+        if sequence is not None:
+            self._dropped.append(sequence)
+
+    def step(self) -> Step:
+        """See ``Engine``.
+
+        Raises:
+            OutOfBlocks: a sequence cannot go on.
+        """
+        left = self._limits.step_tokens
+        decoding = prefilled = context = pairs = 0
+        produced: list[Produced] = []
+        drawing: list[int] = []
+        decodes = [ids for ids, sequence in self._sequences.items() if sequence.done >= sequence.prompt_tokens]
+        for ids in decodes[:left]:
+            sequence = self._sequences[ids]
+            self._run(sequence, 1)
+            left -= 1
+            decoding += 1
+            context += sequence.done
+            drawing.append(ids)
+        for ids in [ids for ids in self._sequences if ids not in set(decodes)]:
+            sequence = self._sequences[ids]
+            if blocks_for(sequence.prompt_tokens, self._limits.block_tokens) > self._limits.total_blocks:
+                self._finish(ids, sequence)
+                produced.append(Produced(ids, (), Finish.IGNORED))
+                continue
+            tokens = min(left, sequence.prompt_tokens - sequence.done)
+            if tokens > 0:
+                pairs += prefill_pairs(tokens, sequence.done)
+                self._run(sequence, tokens)
+                left -= tokens
+                prefilled += tokens
+            if sequence.done == sequence.prompt_tokens:
+                drawing.append(ids)
+        self.most_used_blocks = max(self.most_used_blocks, self.used_blocks())
+        produced += [self._draw(ids, self._sequences[ids]) for ids in drawing]
+        for sequence in self._dropped:
+            self._keep(sequence)
+        self._dropped.clear()
+        self._evict()
+        shape = StepShape(decoding, prefilled, context, pairs)
+        self.shapes.append(shape)
+        return Step(tuple(produced), self._step_us(shape), self.used_blocks())
+
+    def _run(self, sequence: _Sequence, tokens: int) -> None:
+        """Run tokens of a sequence; they need blocks."""
+        sequence.done += tokens
+        self._take(sequence, blocks_for(sequence.done, self._limits.block_tokens) - sequence.blocks)
+
+    def _take(self, sequence: _Sequence, blocks: int) -> None:
+        free = self._limits.total_blocks - self.used_blocks()
+        if blocks > free:
+            raise OutOfBlocks(f"a sequence of {sequence.done} tokens needs {blocks} blocks more, {free} are free")
+        sequence.blocks += blocks
+        self._used += blocks
+        self._evict()
+
+    def _draw(self, ids: int, sequence: _Sequence) -> Produced:
+        sampling = sequence.sampling
+        token = self._next_token(sequence.tokens, sequence.prompt_tokens, sampling)
+        position = sequence.text_tokens
+        ends = (token == EOS and not sampling.ignore_eos) or token in sampling.stop_token_ids
+        if ends and position >= sampling.min_tokens:
+            self._finish(ids, sequence)
+            return Produced(ids, (), Finish.STOP)
+        sequence.tokens.append(token)
+        if sequence.text_tokens == sampling.max_tokens:
+            self._finish(ids, sequence)
+            return Produced(ids, (token,), Finish.LENGTH)
+        return Produced(ids, (token,))
+
+    def _hashed_token(self, tokens: Sequence[int], prompt_tokens: int, sampling: Sampling) -> int:
+        """One that depends on all that a model's next token does."""
+        text = tokens[prompt_tokens:]
+        depends: list[object] = [tuple(tokens)]
+        if not sampling.greedy:
+            depends += [sampling.seed, len(text), sampling.temperature, sampling.top_p, sampling.top_k]
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            depends.append(tuple(sorted(text)))
+        value = hash(tuple(depends))
+        return EOS if value % TOKENS_PER_EOS == 0 else 1 + value % (self._limits.vocabulary - 1)
+
+    def _restore(self, sequence: _Sequence) -> None:
+        """Take over cached blocks; the last token is run in any case."""
+        cached = 0
+        for block in sequence.hashes:
+            if block not in self._cache:
+                break
+            self._cache.move_to_end(block)
+            cached += 1
+        sequence.done = min(cached * self._limits.block_tokens, sequence.prompt_tokens - 1)
+        self._take(sequence, cached)
+
+    def _finish(self, ids: int, sequence: _Sequence) -> None:
+        del self._sequences[ids]
+        self._keep(sequence)
+
+    def _keep(self, sequence: _Sequence) -> None:
+        """It holds no block any more, but its full ones stay findable; the first ones longest."""
+        self._used -= sequence.blocks
+        if not self._limits.prefix_cache:
+            return
+        known = sequence.tokens[: sequence.done]
+        for block in reversed(block_hashes(known, self._limits.block_tokens)):
+            self._cache[block] = None
+            self._cache.move_to_end(block)
+
+    def _evict(self) -> None:
+        while len(self._cache) > max(0, self._limits.total_blocks - self.used_blocks()):
+            self._cache.popitem(last=False)

@@ -1,0 +1,236 @@
+"""Texts from an engine to their callers: one thread owns the engine, another one the callers' lines.
+
+The engine's thread steps and never waits for a caller; what a step produced goes through a short queue to the delivery
+thread, which puts tokens together into text (``brim.engine.detokenise``), sends it, ends texts at their stop strings, and
+asks after every step who has gone. Submitting, and everything else that touches the scheduler, happens under one lock that
+nobody holds during a step, so a refusal does not wait for one.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from brim.engine.detokenise import TextStream
+from brim.engine.engine import Engine
+from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request
+from brim.engine.scheduler import Scheduler
+
+MOST_UNDELIVERED_STEPS = 4
+"""Steps that may wait for delivery; the engine then waits, too, so that memory is bounded."""
+END_WAIT_S = 30.0
+"""Longest wait for the threads when the host closes: a step or a delivery under way is finished first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a caller is sent at once.
+
+    Attributes:
+        text: what is new, or all of it where the caller wants no stream.
+        tokens: output tokens behind it.
+        end: set with the last piece, and only there.
+        reason: of a refusal.
+        message: where the end is an error: what to tell the caller.
+    """
+
+    text: str
+    tokens: int
+    end: End | None = None
+    reason: Reason | None = None
+    message: str = ""
+
+
+class Line(Protocol):
+    """A caller's end of a request. Only the delivery thread uses it, but for a request that is refused at once."""
+
+    def send(self, piece: Piece) -> None:
+        """Hand a piece over without waiting for the caller to read it."""
+
+    def gone(self) -> bool:
+        """Whether the caller has left."""
+
+
+@dataclass(slots=True)
+class _Call:
+    request: Request
+    line: Line
+    stream: bool
+    text: TextStream
+    unsent: list[str] = field(default_factory=list)
+    tokens: int = 0
+    """Output tokens since the last piece."""
+
+
+class Host:
+    """The scheduler, its engine, and the callers."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        scheduler: Scheduler,
+        table: Sequence[bytes],
+        *,
+        on_step: Callable[[], None] = lambda: None,
+        on_error: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Start both threads.
+
+        Args:
+            engine: the scheduler's; from now on only the host's own thread steps it.
+            scheduler: from now on used under the host's lock only.
+            table: bytes of each token, by number (``brim.engine.detokenise.byte_table``).
+            on_step: called by the delivery thread after the news of each step, and from time to time without one.
+            on_error: told what went wrong, with its traceback; never anything of a caller's.
+        """
+        self._engine, self._scheduler, self._table = engine, scheduler, table
+        self._on_step, self._on_error = on_step, on_error
+        self._lock = threading.Condition()
+        self._calls: dict[str, _Call] = {}
+        self._news: queue.Queue[list[Event] | None] = queue.Queue(MOST_UNDELIVERED_STEPS)
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._own_engine, name="brim-engine", daemon=True),
+            threading.Thread(target=self._deliver, name="brim-delivery", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, request: Request, line: Line, *, stream: bool) -> None:
+        """Take a request, or send its refusal at once. Never waits for a step.
+
+        Raises:
+            ValueError: a living request has the same id.
+        """
+        call = _Call(request, line, stream, TextStream(self._table, request.sampling.stop))
+        with self._lock:
+            events = self._scheduler.submit(request)
+            others = [(self._calls.pop(event.request_id), event) for event in events if event.request_id in self._calls]
+            refused = [event for event in events if event.request_id == request.id]
+            if not refused:
+                self._calls[request.id] = call
+                self._lock.notify_all()
+        for other, event in [*others, *((call, event) for event in refused)]:
+            if isinstance(event, Ended):
+                self._end(other, event)
+
+    @property
+    def living(self) -> int:
+        """Requests that have not ended."""
+        with self._lock:
+            return len(self._calls)
+
+    def close(self, message: str = "the model is being unloaded") -> None:
+        """End every request as failed, and both threads. The engine itself is the caller's to close."""
+        with self._lock:
+            self._closing = True
+            ended = self._scheduler.abandon(message)
+            self._lock.notify_all()
+        self._news.put(ended)
+        self._news.put(None)
+        for thread in self._threads:
+            thread.join(END_WAIT_S)
+
+    # The engine's thread
+
+    def _own_engine(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    while not self._closing and not self._scheduler.has_work:
+                        self._lock.wait()
+                    if self._closing:
+                        return
+                    events = self._scheduler.feed()
+                step = self._engine.step()
+                with self._lock:
+                    events += self._scheduler.collect(step)
+                self._news.put(events)
+        except Exception:  # noqa: BLE001 - whatever it is, no caller may wait for ever
+            self._on_error(f"the engine is lost: {traceback.format_exc()}")
+            with self._lock:
+                lost = self._scheduler.abandon("the engine has failed")
+            self._news.put(lost)
+
+    # The delivery thread
+
+    def _deliver(self) -> None:
+        while (events := self._news.get()) is not None:
+            try:
+                self._pass_on(events)
+                self._drop_the_gone()
+                self._on_step()
+            except Exception:  # noqa: BLE001 - one fault must not silence every caller
+                self._on_error(f"delivery failed: {traceback.format_exc()}")
+
+    def _pass_on(self, events: Sequence[Event]) -> None:
+        """What one step brought. A caller gets one piece of it, its end included."""
+        added: list[_Call] = []
+        for event in events:
+            with self._lock:
+                call = self._calls.get(event.request_id)
+                if call is not None and isinstance(event, Ended):
+                    del self._calls[event.request_id]
+            if call is None:
+                continue
+            if isinstance(event, Ended):
+                self._end(call, event)
+            elif not call.text.stopped:
+                self._add(call, event)
+                added.append(call)
+        for call in added:
+            if call.stream and call.unsent:
+                self._send(call, Piece("".join(call.unsent), call.tokens))
+
+    def _add(self, call: _Call, delta: Delta) -> None:
+        call.tokens += len(delta.tokens)
+        text = call.text.push(delta.tokens)
+        if text:
+            call.unsent.append(text)
+        if call.text.stopped:
+            self._finish_stopped(call)
+
+    def _finish_stopped(self, call: _Call) -> None:
+        with self._lock:
+            ended = self._scheduler.stop(call.request.id)
+            if ended:
+                self._calls.pop(call.request.id, None)
+        # Without an event the text has ended in the same step, and that end is on its way.
+        for event in ended:
+            if isinstance(event, Ended):
+                self._end(call, event)
+
+    def _end(self, call: _Call, ended: Ended) -> None:
+        if ended.end not in (End.STOP, End.LENGTH):
+            self._send(call, Piece("", 0, ended.end, ended.reason, ended.message))
+            return
+        call.unsent.append(call.text.finish())
+        self._send(call, Piece("".join(call.unsent), call.tokens, End.STOP if call.text.stopped else ended.end))
+
+    def _send(self, call: _Call, piece: Piece) -> None:
+        call.unsent, call.tokens = [], 0
+        try:
+            call.line.send(piece)
+        except Exception:  # noqa: BLE001 - a line that broke is its caller's loss alone
+            self._on_error(f"a piece could not be sent: {traceback.format_exc()}")
+            if piece.end is None:
+                self._cancel(call)
+
+    def _drop_the_gone(self) -> None:
+        with self._lock:
+            living = list(self._calls.values())
+        for call in living:
+            if call.line.gone():
+                self._cancel(call)
+
+    def _cancel(self, call: _Call) -> None:
+        with self._lock:
+            events = self._scheduler.cancel(call.request.id)
+            self._calls.pop(call.request.id, None)
+        for event in events:
+            if isinstance(event, Ended):
+                self._end(call, event)

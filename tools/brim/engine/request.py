@@ -1,0 +1,141 @@
+"""A caller's request, read and checked before anybody else is touched by it.
+
+Names and defaults are those of Triton's vLLM backend: a stream leaves the prompt out of its answer, a single answer begins
+with it unless ``exclude_input_in_output`` is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brim.engine.engine import EngineLimits
+from brim.engine.lifecycle import Request
+from brim.engine.sampling import read_options
+from brim.engine.settings import Settings
+from brim.engine.validation import request_findings
+from brim.errors import InputError
+
+CLASS_PARAMETER = "brim_class"
+"""Parameter of a request that names its class of callers."""
+_LONGEST_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a caller wants to be told, and how.
+
+    Attributes:
+        stream: pieces as they come, or one answer at the end.
+        prefix: what a single answer begins with: the prompt, or nothing.
+        finish_reason: with each piece, why the text ended; ``None`` while it goes on.
+        input_tokens: with each piece, how many the prompt has.
+        output_tokens: with each piece, how many are behind it.
+    """
+
+    stream: bool = False
+    prefix: str = ""
+    finish_reason: bool = False
+    input_tokens: bool = False
+    output_tokens: bool = False
+
+
+class RequestReader:
+    """Reads requests of one model."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        limits: EngineLimits,
+        tokens_of: Callable[[str, int], list[int]],
+        longest_token_bytes: int,
+    ) -> None:
+        """Take what the limits come from.
+
+        Args:
+            settings: classes of callers and their deadlines.
+            limits: the engine's.
+            tokens_of: the tokenizer: text and the most tokens that are wanted of it -> tokens.
+            longest_token_bytes: no token stands for more; bounds what is tokenised at all.
+        """
+        self._settings, self._limits, self._tokens_of = settings, limits, tokens_of
+        self._longest_bytes = limits.context_tokens * longest_token_bytes
+        self._hint = f"a prompt and its text may have {limits.context_tokens} tokens together (context_tokens of the service file)"
+
+    def read(
+        self,
+        tensors: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        *,
+        request_id: str,
+        now_us: int,
+        timeout_us: int,
+    ) -> tuple[Request, Wanted]:
+        """One request and what its caller wants.
+
+        Args:
+            tensors: first element of each input that came, by name: bytes or a bool.
+            parameters: the request's own, those that Triton has taken left out.
+            request_id: unlike that of any other living request.
+            now_us: on the scheduler's clock.
+            timeout_us: after which the caller has no use for the answer; 0 where it says nothing.
+
+        Raises:
+            InputError: what is wrong with it, for its caller's eyes.
+        """
+        named = dict(parameters)
+        kind, useful_us = self._settings.class_of(self._priority(named.pop(CLASS_PARAMETER, None)))
+        useful_us = timeout_us or useful_us
+        stream = bool(tensors.get("stream", False))
+        exclude = bool(tensors.get("exclude_input_in_output", stream))
+        if stream and not exclude:
+            raise InputError(
+                "exclude_input_in_output is false, and a stream holds the new text alone",
+                hint="leave exclude_input_in_output out, or set stream to false",
+            )
+        sampling = read_options(tensors.get("sampling_parameters"), named, vocabulary=self._limits.vocabulary)
+        text, tokens = self._prompt(tensors["text_input"])
+        wanted = Wanted(
+            stream=stream,
+            prefix="" if exclude else text,
+            finish_reason=bool(tensors.get("return_finish_reason", False)),
+            input_tokens=bool(tensors.get("return_num_input_tokens", False)),
+            output_tokens=bool(tensors.get("return_num_output_tokens", False)),
+        )
+        deadline_us = None if useful_us is None else now_us + useful_us
+        request = Request(request_id, tokens, sampling, kind, deadline_us)
+        found = request_findings(request, self._limits)
+        if found:
+            raise InputError("; ".join(one.message for one in found), hint=self._hint)
+        return request, wanted
+
+    def _priority(self, name: Any) -> int:
+        if name is None:
+            return 0
+        for one in self._settings.classes:
+            if one.name == name:
+                return one.priority
+        known = ", ".join(one.name for one in self._settings.classes) or "none"
+        raise InputError(
+            f"{CLASS_PARAMETER} is {repr(name)[:_LONGEST_SHOWN]}; this model's classes: {known}",
+            hint=f"leave {CLASS_PARAMETER} out for the first class",
+        )
+
+    def _prompt(self, given: bytes) -> tuple[str, tuple[int, ...]]:
+        if len(given) > self._longest_bytes:
+            raise InputError(
+                f"text_input has {len(given)} bytes, which {self._limits.context_tokens} tokens cannot hold",
+                hint=self._hint,
+            )
+        try:
+            text = given.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"text_input is not UTF-8 (byte {error.start})", hint="send the prompt as UTF-8"
+            ) from error
+        most = self._limits.context_tokens
+        tokens = tuple(self._tokens_of(text, most + 1))
+        if len(tokens) > most:
+            raise InputError(f"the prompt has more than {most} tokens", hint=self._hint)
+        return text, tokens

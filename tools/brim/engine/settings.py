@@ -1,0 +1,99 @@
+"""Settings of a language model's host: what the model configuration's parameter ``brim`` holds, as a JSON object.
+
+    {
+      "context_tokens": 4096,      most tokens of a prompt and its text together
+      "kv_blocks": 512,            blocks of the KV cache
+      "max_sequences": 32,         most texts that are generated at once
+      "chunk_tokens": 256,         most tokens of one step
+      "max_waiting": 64,           most requests that wait for a place
+      "precision": "f32",          what the engine computes in
+      "threads": 0,                of the engine; 0 leaves it to the engine
+      "gives_up_ms": 60000,        when a caller leaves who says nothing else; null for never
+      "classes": [{"name": "interactive", "priority": 1, "deadline_ms": null}]
+    }
+
+Unknown keys are refused, and all faults are told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from brim.engine.admission import Policy
+from brim.engine.lifecycle import RequestClass
+from brim.errors import InputError
+from brim.units import ms_to_us
+
+PARAMETER = "brim"
+"""Name of the parameter in ``config.pbtxt``."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ClassSettings(_Part):
+    """Callers that are treated alike. Of the classes, the one with the lowest priority number is served first."""
+
+    name: str
+    priority: int = Field(ge=1)
+    deadline_ms: float | None = Field(default=None, gt=0)
+
+
+class Settings(_Part):
+    """Everything that the parameter may hold."""
+
+    context_tokens: int = Field(default=4096, ge=2)
+    kv_blocks: int = Field(default=512, ge=1)
+    max_sequences: int = Field(default=32, ge=1)
+    chunk_tokens: int = Field(default=256, ge=32)
+    max_waiting: int = Field(default=64, ge=0)
+    precision: Literal["f32", "bf16", "f16", "auto"] = "f32"
+    threads: int = Field(default=0, ge=0, le=256)
+    gives_up_ms: float | None = Field(default=None, gt=0)
+    classes: tuple[ClassSettings, ...] = ()
+
+    @property
+    def policy(self) -> Policy:
+        """What of it the scheduler decides by. Half of the waiting room is kept from the batch class."""
+        return Policy(
+            max_sequences=self.max_sequences,
+            max_waiting=self.max_waiting,
+            max_waiting_batch=self.max_waiting // 2,
+        )
+
+    def class_of(self, priority: int) -> tuple[RequestClass, int | None]:
+        """The class that a request's priority stands for, and how long its answer is of use, in microseconds.
+
+        As in Triton's own queues, 1 is served first, and a number that no class has (0: none was given) counts as the
+        first class.
+        """
+        ranked = sorted(self.classes, key=lambda one: one.priority)
+        chosen = next((one for one in ranked if one.priority == priority), ranked[0] if ranked else None)
+        kind = RequestClass.INTERACTIVE if not ranked or chosen is ranked[0] else RequestClass.BATCH
+        useful_ms = (chosen.deadline_ms if chosen else None) or self.gives_up_ms
+        return kind, None if useful_ms is None else ms_to_us(useful_ms)
+
+
+def read_settings(model_config: Mapping[str, Any]) -> Settings:
+    """The settings in a model configuration, as Triton hands it to the python backend.
+
+    Raises:
+        InputError: the parameter is no JSON object or breaks the schema; the text lists every fault.
+    """
+    name = model_config.get("name", "?")
+    text = model_config.get("parameters", {}).get(PARAMETER, {}).get("string_value", "{}")
+    try:
+        return Settings.model_validate_json(text)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc']) or 'the value'}: {fault['msg']}"
+            for fault in error.errors(include_url=False)
+        )
+        raise InputError(
+            f'model {name}: the configuration\'s parameter "{PARAMETER}" is wrong: {faults}',
+            hint=f"run `brim config {name} --write` again, or see the keys in brim.engine.settings",
+        ) from error
