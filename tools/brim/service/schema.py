@@ -145,6 +145,12 @@ class Slo(Part):
     caller_gives_up_ms: PositiveMilliseconds | None = Field(
         default=None, description="when the client leaves by itself; null when it waits for ever"
     )
+    ttft_ms: PositiveMilliseconds | None = Field(
+        default=None, description="of a language model: what `percentile` of first tokens must meet"
+    )
+    tpot_ms: PositiveMilliseconds | None = Field(
+        default=None, description="of a language model: what `percentile` of mean times per further token must meet"
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Slo:
@@ -290,6 +296,9 @@ class Generation(Part):
     max_waiting: Integer = Field(
         default=64, ge=0, le=100_000, description="most requests that wait for a place; more are refused at once"
     )
+    batch_kv_share: Number = Field(
+        default=1.0, gt=0, le=1, description="part of the KV cache that the classes after the first may hold together"
+    )
     precision: Literal["f32", "bf16", "f16", "auto"] = Field(
         default="f32", description="what the engine computes in on a CPU; auto follows the processor"
     )
@@ -388,6 +397,12 @@ class Service(Part):
         problems = []
         if self.generation is not None and self.model.llm is None:
             problems.append("generation is for a language model (model.llm)")
+        if self.generation is None:
+            of_text = [name for name in ("ttft_ms", "tpot_ms") if getattr(self.slo, name) is not None]
+            if of_text:
+                problems.append(
+                    f"slo.{' and slo.'.join(of_text)}: only a language model (model.llm) answers token by token"
+                )
         if self.generation is not None and (len(self.instances) != 1 or self.instances[0].count != 1):
             problems.append(
                 "a language model has one instance, whose engine serves all callers: give instances count 1"
