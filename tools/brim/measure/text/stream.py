@@ -168,15 +168,15 @@ class TextCallers:
         """
         heard = Heard()
         self._next = (self._next + 1) % len(self._channels)
-        open_stream = self._channels[self._next].stream_stream(STREAM)
+        open_stream: Any = self._channels[self._next].stream_stream(STREAM, None, None)
         message = ask.message(self._model)
         heard.sent_us = clock_us()
-        call = open_stream(timeout=limit_s, metadata=tuple((headers or {}).items()))
+        call: Any = open_stream(timeout=limit_s, metadata=tuple((headers or {}).items()))
         try:
             await call.write(message)
             while True:
                 raw = await call.read()
-                if raw is grpc.aio.EOF:
+                if not isinstance(raw, bytes):
                     if not heard.ended_us:
                         heard.ended_us = clock_us()
                         heard.error = await _status(call)
