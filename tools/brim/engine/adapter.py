@@ -82,9 +82,8 @@ class TextModel:
             sender = request.get_response_sender()
             try:
                 read, wanted = self._read(request)
-                self._host.submit(
-                    read, _TritonLine(self._backend, sender, wanted, len(read.tokens)), stream=wanted.stream
-                )
+                line = _TritonLine(self._backend, sender, wanted, len(read.tokens))
+                self._host.submit(read, line, stream=wanted.stream, canary=wanted.canary)
             except InputError as error:
                 self._refuse(sender, f"{error.message}. Hint: {error.hint}", self._backend.TritonError.INVALID_ARG)
             except Exception:  # noqa: BLE001 - the last line of defence: no traceback in an answer, no caller without one
@@ -179,7 +178,8 @@ class _TritonLine:
 def _told(piece: Piece) -> str:
     if piece.end is End.CANCELLED:
         return "the caller cancelled the request"
-    return f"{piece.reason.value}: {piece.message}" if piece.reason is not None else piece.message
+    reason = Reason.DEADLINE if piece.end is End.EXPIRED else piece.reason
+    return f"{reason.value}: {piece.message}" if reason is not None else piece.message
 
 
 def _code(error: Any, piece: Piece) -> Any:

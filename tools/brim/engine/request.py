@@ -19,6 +19,11 @@ from brim.errors import InputError
 
 CLASS_PARAMETER = "brim_class"
 """Parameter of a request that names its class of callers."""
+CANARY_PARAMETER = "brim_canary"
+"""Parameter, true, of a request that asks whether texts go on; a refusal for want of room is no answer to that."""
+TIMEOUT_PARAMETER = "timeout"
+"""KServe's, in microseconds. Triton takes it out of a gRPC request and leaves it in one over HTTP."""
+LONGEST_TIMEOUT_US = 86_400_000_000
 _LONGEST_SHOWN = 60
 
 
@@ -32,6 +37,7 @@ class Wanted:
         finish_reason: with each piece, why the text ended; ``None`` while it goes on.
         input_tokens: with each piece, how many the prompt has.
         output_tokens: with each piece, how many are behind it.
+        canary: only whether texts go on.
     """
 
     stream: bool = False
@@ -39,6 +45,7 @@ class Wanted:
     finish_reason: bool = False
     input_tokens: bool = False
     output_tokens: bool = False
+    canary: bool = False
 
 
 class RequestReader:
@@ -86,7 +93,8 @@ class RequestReader:
         """
         named = dict(parameters)
         kind, useful_us = self._settings.class_of(self._priority(named.pop(CLASS_PARAMETER, None)))
-        useful_us = timeout_us or useful_us
+        useful_us = timeout_us or _timeout_us(named.pop(TIMEOUT_PARAMETER, None)) or useful_us
+        canary = named.pop(CANARY_PARAMETER, False) is True
         stream = bool(tensors.get("stream", False))
         exclude = bool(tensors.get("exclude_input_in_output", stream))
         if stream and not exclude:
@@ -102,6 +110,7 @@ class RequestReader:
             finish_reason=bool(tensors.get("return_finish_reason", False)),
             input_tokens=bool(tensors.get("return_num_input_tokens", False)),
             output_tokens=bool(tensors.get("return_num_output_tokens", False)),
+            canary=canary,
         )
         deadline_us = None if useful_us is None else now_us + useful_us
         request = Request(request_id, tokens, sampling, kind, deadline_us)
@@ -139,3 +148,14 @@ class RequestReader:
         if len(tokens) > most:
             raise InputError(f"the prompt has more than {most} tokens", hint=self._hint)
         return text, tokens
+
+
+def _timeout_us(given: Any) -> int:
+    if given is None:
+        return 0
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= LONGEST_TIMEOUT_US:
+        raise InputError(
+            f"{TIMEOUT_PARAMETER} is {repr(given)[:_LONGEST_SHOWN]}, expected microseconds up to a day, {LONGEST_TIMEOUT_US}",
+            hint="0, or none, for the deadline of the caller's class",
+        )
+    return given
