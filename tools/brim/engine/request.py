@@ -21,8 +21,8 @@ CLASS_PARAMETER = "brim_class"
 """Parameter of a request that names its class of callers."""
 CANARY_PARAMETER = "brim_canary"
 """Parameter, true, of a request that asks whether texts go on; a refusal for want of room is no answer to that."""
-TIMEOUT_PARAMETER = "timeout"
-"""KServe's, in microseconds. Triton takes it out of a gRPC request and leaves it in one over HTTP."""
+TIMEOUT_PARAMETER, PRIORITY_PARAMETER = "timeout", "priority"
+"""KServe's, the former in microseconds. Triton takes them out of a gRPC request and leaves them in one over HTTP."""
 LONGEST_TIMEOUT_US = 86_400_000_000
 _LONGEST_SHOWN = 60
 
@@ -92,7 +92,8 @@ class RequestReader:
             InputError: what is wrong with it, for its caller's eyes.
         """
         named = dict(parameters)
-        kind, useful_us = self._settings.class_of(self._priority(named.pop(CLASS_PARAMETER, None)))
+        priority = self._priority(named.pop(CLASS_PARAMETER, None), named.pop(PRIORITY_PARAMETER, 0))
+        kind, useful_us = self._settings.class_of(priority)
         useful_us = timeout_us or _timeout_us(named.pop(TIMEOUT_PARAMETER, None)) or useful_us
         canary = named.pop(CANARY_PARAMETER, False) is True
         stream = bool(tensors.get("stream", False))
@@ -119,9 +120,9 @@ class RequestReader:
             raise InputError("; ".join(one.message for one in found), hint=self._hint)
         return request, wanted
 
-    def _priority(self, name: Any) -> int:
+    def _priority(self, name: Any, given: Any) -> int:
         if name is None:
-            return 0
+            return given if isinstance(given, int) else 0
         for one in self._settings.classes:
             if one.name == name:
                 return one.priority
