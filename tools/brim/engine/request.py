@@ -21,6 +21,8 @@ CLASS_PARAMETER = "brim_class"
 """Parameter of a request that names its class of callers."""
 CANARY_PARAMETER = "brim_canary"
 """Parameter, true, of a request that asks whether texts go on; a refusal for want of room is no answer to that."""
+BEGIN_PARAMETER = "brim_begin"
+"""Parameter, true, of a request that wants an empty response at once: until then Triton does not see an HTTP caller leave."""
 TIMEOUT_PARAMETER, PRIORITY_PARAMETER = "timeout", "priority"
 """KServe's, the former in microseconds. Triton takes them out of a gRPC request and leaves them in one over HTTP."""
 LONGEST_TIMEOUT_US = 86_400_000_000
@@ -38,6 +40,7 @@ class Wanted:
         input_tokens: with each piece, how many the prompt has.
         output_tokens: with each piece, how many are behind it.
         canary: only whether texts go on.
+        begin: an empty response ahead of the first.
     """
 
     stream: bool = False
@@ -46,6 +49,7 @@ class Wanted:
     input_tokens: bool = False
     output_tokens: bool = False
     canary: bool = False
+    begin: bool = False
 
 
 class RequestReader:
@@ -95,7 +99,7 @@ class RequestReader:
         priority = self._priority(named.pop(CLASS_PARAMETER, None), named.pop(PRIORITY_PARAMETER, 0))
         kind, useful_us = self._settings.class_of(priority)
         useful_us = timeout_us or _timeout_us(named.pop(TIMEOUT_PARAMETER, None)) or useful_us
-        canary = named.pop(CANARY_PARAMETER, False) is True
+        canary, begin = (named.pop(name, False) is True for name in (CANARY_PARAMETER, BEGIN_PARAMETER))
         stream = bool(tensors.get("stream", False))
         exclude = bool(tensors.get("exclude_input_in_output", stream))
         if stream and not exclude:
@@ -112,6 +116,7 @@ class RequestReader:
             input_tokens=bool(tensors.get("return_num_input_tokens", False)),
             output_tokens=bool(tensors.get("return_num_output_tokens", False)),
             canary=canary,
+            begin=begin,
         )
         deadline_us = None if useful_us is None else now_us + useful_us
         request = Request(request_id, tokens, sampling, kind, deadline_us)

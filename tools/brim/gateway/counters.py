@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from brim.gateway.replies import HOST_REFUSALS
+from brim.gateway.replies import HOST_ERRORS
 from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import AROUND_HEADER, NOT, REASON_HEADER, TYPE, Document, equal
 
 STREAM_OUTCOMES = (
-    *("admitted", "answered", "failed", "left", *(f"host_{reason}" for reason in HOST_REFUSALS)),
+    *("admitted", "answered", "failed", "left", *(f"host_{reason}" for reason in HOST_ERRORS)),
     *("queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class"),
 )
 """``stream.lua`` notes how many of a stream's requests had each. Those of the first line from the second on make ``admitted``."""

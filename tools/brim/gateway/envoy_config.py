@@ -27,7 +27,7 @@ from brim.gateway.counters import STREAM_OUTCOMES, counters
 from brim.gateway.health import Canary
 from brim.gateway.limits import RequestLimits
 from brim.gateway.lua import as_lua
-from brim.gateway.replies import HOST_REFUSALS, local_replies
+from brim.gateway.replies import HOST_ERRORS, local_replies
 from brim.gateway.routes import TENANT_FILTER, TENANT_TYPE, longest_us, virtual_host
 from brim.gateway.xds import RETRY_AFTER_S, TYPE, Document, Listen, Upstream, seconds, socket_address
 from brim.server.endpoint import LOOPBACK
@@ -128,7 +128,7 @@ def filter_source(limits: RequestLimits, admitted: Mapping[str, Admission], thre
         limits.as_lua(),
         f"local ADMITTED = {bounds}",
         f"local OUTCOMES = {as_lua(STREAM_OUTCOMES)}",
-        f"local HOST_REFUSALS = {as_lua(HOST_REFUSALS)}",
+        f"local HOST_ERRORS = {as_lua(HOST_ERRORS)}",
         f"local RETRY_AFTER_S = {RETRY_AFTER_S}",
     )
     parts = (files("brim.gateway").joinpath(name).read_text(encoding="utf-8") for name in LUA_FILES)

@@ -85,12 +85,17 @@ local function look_at(handle)
   end
   headers = handle:headers() -- what was fetched before the body came is dead by now
   local own_ms = shortest_ms(header_ms, asked.timeout and math.ceil(asked.timeout / 1000), class and class.timeout_ms)
+  -- Such a text is ended by the model, with an error that its caller can read: cut off here, it would have none.
   local tells = model and model.bounds.tells and check == check_generate
   if tells then
-    headers:replace("content-length", format("%d", body:setBytes(told_json(text, model.bounds.has_classes and class.name, own_ms, asked))))
-  end
-  -- A text that comes in pieces is ended by the model, with an error that its caller can read: cut off here, it would have none.
-  if own_ms and not (tells and find(path, "^[^?]*/generate_stream")) then
+    local whole = find(match(path, "^[^?]*"), "/generate$") ~= nil
+    if whole and asked.stream then
+      return answer(handle, is_grpc, 400, 3, "bad_request", "a text that comes in pieces is asked for at /generate_stream")
+    end
+    metadata:set("brim", "whole", whole)
+    local told = told_json(text, model.bounds.has_classes and class.name, own_ms, asked, whole)
+    headers:replace("content-length", format("%d", body:setBytes(told)))
+  elseif own_ms then
     headers:replace("x-envoy-upstream-rq-timeout-ms", format("%d", own_ms))
   end
   if goes_on_as_grpc and name and match(name, "^[%w_%-%.]+$") then
@@ -127,8 +132,8 @@ function envoy_on_response(handle)
     local headers = handle:headers()
     local status = headers:get(":status")
     if models[metadata["model"]].bounds.pieces and not headers:get("x-brim-reason") then
-      if status ~= "200" then
-        reword_refusal(handle)
+      if status ~= "200" or metadata["whole"] then
+        reword(handle, status, metadata["whole"])
       elseif sub(headers:get("content-type") or "", 1, 17) == "text/event-stream" then
         look_at_pieces(handle)
       end

@@ -317,8 +317,10 @@ local function check_generate(text)
         expect(text, place, QUOTE, "brim_class is no text")
         asked.class, place = read_string(text, place)
         return place
-      elseif key == "brim_canary" then
-        refuse("brim_canary is for the gateway's own requests")
+      elseif find(key, "^brim_") then
+        refuse("%s is for the gateway's own use", shown(key))
+      elseif key == "stream" then
+        asked.stream = sub(text, place, place + 3) == "true"
       elseif key == "parameters" and depth == 1 and byte(text, place) == OPEN_OBJECT then
         return read_object(text, place, own(2))
       end
@@ -463,8 +465,8 @@ local function read_asked(text, from, to, asked)
     asked[key] = found
   elseif key == "brim_class" then
     asked.class = named
-  elseif key == "brim_canary" then
-    refuse("brim_canary is for the gateway's own requests")
+  elseif key and find(key, "^brim_") then
+    refuse("%s is for the gateway's own use", shown(key))
   end
 end
 

@@ -2,22 +2,26 @@
 --
 -- The model's own host bounds how many of its texts are made and wait. It knows a caller's class and deadline by parameters
 -- of the request, which is where the gateway puts them: Triton hands no header of an HTTP request on to /generate.
--- HOST_REFUSALS comes from the generated configuration: the word in front of a refusal's text -> the status it has here.
+-- HOST_ERRORS comes from the generated configuration: the word in front of an error's text -> the status it has here.
+--
+-- Triton looks at the connection of an HTTP request again only once an answer has begun, so a caller that leaves before is
+-- not seen. Hence what comes for /generate goes on to /generate_stream (see routes.py), the host begins its answer at once,
+-- and of that answer the caller gets the last event.
 
 -- Of what came before, this much is kept: an error's beginning may be cut in two.
 local ERROR_EVENT = 'data: {"error":"'
 
--- Of a refusal, or of anything else that the host says, its word.
+-- Of an error's text, the word that the host puts in front of it.
 local function host_reason(text)
   local reason = match(text, "^([%l_]+): ")
-  return reason and HOST_REFUSALS[reason] and reason or nil
+  return reason and HOST_ERRORS[reason] and reason or nil
 end
 
 -- The body of a request with its class, where the model knows classes, and its time, in place of one that is not the shortest.
-local function told_json(text, class_name, own_ms, asked)
-  local more = {}
+local function told_json(text, class_name, own_ms, asked, whole)
+  local more = { whole and '"brim_begin":true' or nil }
   if class_name and not asked.class then
-    more[1] = format('"brim_class":"%s"', class_name)
+    more[#more + 1] = format('"brim_class":"%s"', class_name)
   end
   if own_ms then
     local own_us = format("%.0f", own_ms * 1000)
@@ -53,24 +57,40 @@ local function look_at_pieces(handle)
   end
 end
 
--- A refusal of the host's comes over SSE as an event, and with whatever status: Triton 24.10 asks an error for its code after
--- it has let go of it, and mostly says 400. It becomes a refusal like the gateway's own.
-local function reword_refusal(handle)
-  local body = handle:body()
-  local text = body and body:getBytes(0, body:length()) or ""
-  local said = match(text, '"error":"(.*)"')
-  local reason = said and host_reason(said)
-  if not reason then
-    return
-  end
+-- An answer that is not to be passed on as it came.
+local function replace_answer(handle, body, text, reason)
   local headers = handle:headers()
-  headers:replace(":status", format("%d", HOST_REFUSALS[reason]))
-  headers:replace("x-brim-reason", reason)
-  headers:replace("retry-after", format("%d", RETRY_AFTER_S))
   headers:replace("content-type", "application/json")
-  local length = body:setBytes(format('{"error":"%s","reason":"%s"}', said, reason))
+  if reason then
+    local status = HOST_ERRORS[reason]
+    headers:replace(":status", format("%d", status))
+    headers:replace("x-brim-reason", reason)
+    if status == 429 or status == 503 then
+      headers:replace("retry-after", format("%d", RETRY_AFTER_S))
+    end
+    text = format('{"error":"%s","reason":"%s"}', text, reason)
+  end
+  local length = body:setBytes(text)
   if headers:get("content-length") then
     headers:replace("content-length", format("%d", length))
+  end
+end
+
+-- An error, or all of an answer to /generate. A host's error comes as an event, and with whatever status: that of an answer
+-- that has begun, or the one that Triton 24.10 makes of it after it has let go of it, mostly 400.
+local function reword(handle, status, whole)
+  local body = handle:body()
+  local text = body and body:getBytes(0, body:length()) or ""
+  local event = match(text, "data: ([^\n]*)\n\n$")
+  local said = match(event or text, '^{"error":"(.*)"')
+  local reason = said and host_reason(said)
+  if reason then
+    replace_answer(handle, body, said, reason)
+  elseif event and whole then
+    if said and status == "200" then
+      handle:headers():replace(":status", "400")
+    end
+    replace_answer(handle, body, event)
   end
 end
 

@@ -41,6 +41,10 @@ ANSWER_TIMEOUT_S = 300
 """Longest that a caller is kept waiting when it brings no deadline of its own."""
 ENDLESS: Document = {"timeout": "0s", "max_stream_duration": {"max_stream_duration": "0s"}}
 """What comes in pieces lasts as long as something comes now and then (``ANSWER_TIMEOUT_S``). Without it a route has 15 s."""
+AS_PIECES: Document = {
+    "regex_rewrite": {"pattern": {"regex": "/generate$"}, "substitution": "/generate_stream"},
+}
+"""See ``pieces.lua``, which makes one answer of them again."""
 RETRIES: Document = {
     "retry_on": "connect-failure,refused-stream",
     "num_retries": 2,
@@ -79,6 +83,15 @@ def virtual_host(models: Mapping[str, Admission]) -> Document:
                 }
                 for model, bounds in models.items()
                 if bounds.pieces
+            ),
+            *(
+                {
+                    "match": _matching(f"{model_path(model)}/generate", "POST"),
+                    "route": {**_to(model, HTTP, bounds), **ENDLESS, **AS_PIECES},
+                    **_tenants(bounds),
+                }
+                for model, bounds in models.items()
+                if bounds.tells
             ),
             *(
                 {
