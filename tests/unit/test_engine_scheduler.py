@@ -242,6 +242,38 @@ def test_nobody_is_refused_on_a_guess() -> None:
     assert bench.submit("a") == bench.submit("b") == []
 
 
+def test_batch_requests_keep_to_their_share_and_interactive_ones_pass_them() -> None:
+    bench = Bench(Policy(max_sequences=4, batch_blocks_share=0.25, ageing_us={INTERACTIVE: 0, BATCH: 0}))
+    for id_ in ("b1", "b2", "b3"):  # 4 blocks each; the class has 8
+        assert bench.submit(id_, prompt=6, tokens=10, kind=BATCH) == []
+    assert bench.submit("i", prompt=6, tokens=60, sampling={"ignore_eos": True}) == []
+    bench.steps(2)
+    assert (bench.metrics.value(m.RUNNING), bench.metrics.value(m.WAITING)) == (3, 1)
+    assert bench.metrics.value(m.BLOCKS_PROMISED) == 4 + 4 + 17
+    assert bench.submit("small", prompt=1, tokens=1, kind=BATCH) == []
+    log = bench.scheduler.step_log
+    assert bench.rest().keys() == {"b1", "b2", "b3", "i", "small"}
+    order = [id_ for entry in log for id_ in entry.ended]
+    assert order.index("b3") < order.index("i")
+    events = bench.submit("never", prompt=30, tokens=10, kind=BATCH)
+    assert ends(events) == [("never", End.REFUSED, Reason.TOO_LONG_FOR_CACHE)]
+    assert isinstance(events[0], Ended) and "may hold 8 of 32 together (batch_blocks_share)" in events[0].message
+    assert bench.submit("fits", prompt=30, tokens=10) == []
+
+
+def test_the_oldest_batch_request_is_not_passed_within_its_share() -> None:
+    bench = Bench(Policy(max_sequences=4, batch_blocks_share=0.25, ageing_us={INTERACTIVE: 0, BATCH: 0}))
+    bench.submit("first", prompt=4, tokens=12, kind=BATCH)
+    bench.steps(1)
+    bench.submit("big", prompt=12, tokens=16, kind=BATCH)
+    bench.submit("small", prompt=4, tokens=4, kind=BATCH)
+    bench.steps(3)
+    assert bench.metrics.value(m.RUNNING) == 1
+    bench.rest()
+    began = [id_ for entry in bench.scheduler.step_log for id_ in entry.first]
+    assert began == ["first", "big", "small"]
+
+
 @pytest.mark.parametrize("preempts", [True, False])
 def test_an_interactive_request_takes_the_seat_of_the_youngest_batch_text(preempts: bool) -> None:
     bench = Bench(Policy(max_sequences=2, preempts=preempts))
@@ -535,6 +567,9 @@ def test_the_log_shows_two_texts_together_and_a_third_in_the_freed_seat() -> Non
         (Policy(max_sequences=4, max_waiting=-1), "max_waiting is -1"),
         (Policy(max_sequences=4, long_share=float("nan")), "long_share is nan"),
         (Policy(max_sequences=4, chunk_tokens=3), "chunk_tokens is 3"),
+        (Policy(max_sequences=4, batch_blocks_share=0), "batch_blocks_share is 0"),
+        (Policy(max_sequences=4, batch_blocks_share=float("nan")), "batch_blocks_share is nan"),
+        (Policy(max_sequences=4, batch_blocks_share=0.01), "of 32 KV blocks it leaves none"),
         (Policy(max_sequences=4, ageing_us={INTERACTIVE: 1}), "ageing_us lacks"),
         (Policy(max_sequences=4, longest_wait_us={BATCH: -1}), "longest_wait_us of batch is -1"),
     ],

@@ -33,6 +33,8 @@ class Policy:
             not bounded.
         preempts: whether running batch requests make room for interactive ones.
         max_preemptions: after so many, a request is left alone until it ends.
+        batch_blocks_share: share of the KV blocks that requests of the batch class may hold together, above 0 to 1. What
+            is left of them is there at once when an interactive request comes, without a preemption.
     """
 
     max_sequences: int = 32
@@ -46,6 +48,11 @@ class Policy:
     longest_wait_us: dict[RequestClass, int] = field(default_factory=dict, hash=False)
     preempts: bool = True
     max_preemptions: int = 2
+    batch_blocks_share: float = 1.0
+
+    def most_blocks(self, kind: RequestClass, limits: EngineLimits) -> int:
+        """KV blocks that requests of a class may hold together."""
+        return int(limits.total_blocks * self.batch_blocks_share) if kind is BATCH else limits.total_blocks
 
     def check(self, limits: EngineLimits) -> None:
         """Refuse what cannot work with an engine, all faults at once.
@@ -67,6 +74,10 @@ class Policy:
                 yield f"{name} is {value}; {least} or more is expected"
         if not 0 <= self.long_share <= 1:
             yield f"long_share is {self.long_share}; 0 to 1 is expected"
+        if not 0 < self.batch_blocks_share <= 1:
+            yield f"batch_blocks_share is {self.batch_blocks_share}; above 0 to 1 is expected"
+        elif self.most_blocks(BATCH, limits) < 1:
+            yield f"batch_blocks_share is {self.batch_blocks_share}; of {limits.total_blocks} KV blocks it leaves none"
         if self.chunk_tokens is not None and self.chunk_tokens < limits.block_tokens:
             yield f"chunk_tokens is {self.chunk_tokens}; a block of the engine has {limits.block_tokens} tokens"
         most = limits.step_tokens - limits.block_tokens + 1
@@ -84,8 +95,8 @@ class Policy:
             yield f"ageing_us lacks {missing}: without it a class could starve"
 
 
-def misfit(request: Request, limits: EngineLimits) -> tuple[Reason, str] | None:
-    """Why a request can never run on this engine, and what to tell its caller; None when it can."""
+def misfit(request: Request, limits: EngineLimits, policy: Policy | None = None) -> tuple[Reason, str] | None:
+    """Why a request can never run on this engine, or never under a policy, and what to tell its caller; None when it can."""
     asked = f"the prompt has {len(request.tokens)} tokens and max_tokens is {request.sampling.max_tokens}"
     if request.most_tokens > limits.context_tokens:
         return Reason.TOO_LONG_FOR_CONTEXT, f"{asked}; the model takes {limits.context_tokens} together"
@@ -94,6 +105,13 @@ def misfit(request: Request, limits: EngineLimits) -> tuple[Reason, str] | None:
         return (
             Reason.TOO_LONG_FOR_CACHE,
             f"{asked}: {blocks} KV blocks of {limits.block_tokens} tokens; the cache has {limits.total_blocks}",
+        )
+    most_blocks = blocks if policy is None else policy.most_blocks(request.kind, limits)
+    if blocks > most_blocks:
+        return (
+            Reason.TOO_LONG_FOR_CACHE,
+            f"{asked}: {blocks} KV blocks of {limits.block_tokens} tokens; requests of the class "
+            f"{request.kind.name.lower()} may hold {most_blocks} of {limits.total_blocks} together (batch_blocks_share)",
         )
     return None
 

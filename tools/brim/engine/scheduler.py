@@ -239,7 +239,7 @@ class Scheduler:
         request, policy = entry.request, self._policy
         if self._draining:
             return Reason.DRAINING, "the server is going down"
-        misfits = misfit(request, self._limits)
+        misfits = misfit(request, self._limits, policy)
         if misfits is not None:
             return misfits
         if self._full(request.kind) and not (request.kind is INTERACTIVE and any(e.may_be_shed for e in self._waiting)):
@@ -266,7 +266,7 @@ class Scheduler:
         ahead = [e for e in self._waiting if self._rank(e, now_us) < rank]
         taken = len(self._seated) + len(self._leaving)
         free = self._free_seats()
-        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks:
+        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks or self._share_is_taken(entry):
             free = 0
         wait_us = self._pace.seat_wait_us(len(ahead), free, taken)
         tokens = sum(
@@ -274,6 +274,13 @@ class Scheduler:
             for e in (*ahead, *(e for e in self._seated if not e.decoding and self._rank(e, now_us) < rank))
         )
         return wait_us, wait_us + self._pace.prefill_us(tokens + entry.remaining_tokens, self._chunk_tokens(0))
+
+    def _share_is_taken(self, entry: Entry) -> bool:
+        """Whether its class holds so much of a share of its own that it cannot get its blocks, be the rest free or not."""
+        kind = entry.request.kind
+        most_blocks = self._policy.most_blocks(kind, self._limits)
+        blocks = self._ledger.used_by(kind) + self._ledger.need(entry.request.most_tokens)
+        return most_blocks < self._limits.total_blocks and blocks > most_blocks
 
     def _rank(self, entry: Entry, now_us: int) -> tuple[int, int, int]:
         """Order: the aged by age; then by class, and within one the shortest expected prefill, and then the oldest.
@@ -321,14 +328,18 @@ class Scheduler:
         for entry in self._waiting:
             self._look_up(entry)
         candidates = [e for e in self._seated if e.sequence is None] + self._waiting
-        head_blocked = False
+        held_back: set[RequestClass] = set()
         for entry in sorted(candidates, key=lambda e: self._rank(e, now_us)):
             if entry is oldest:
                 kept = 0
             if budget <= kept:
                 continue
-            if entry.seated_us is None and (head_blocked or not self._seat(entry, now_us)):
-                head_blocked = head_blocked or self._rank(entry, now_us)[0] < 0
+            kind = entry.request.kind
+            if entry.seated_us is None and (kind in held_back or not self._seat(entry, now_us)):
+                if self._rank(entry, now_us)[0] < 0:
+                    # One that is aged gets what comes free next. Where its class's share is all that it waits for, the
+                    # other class goes on.
+                    held_back |= {kind} if self._share_is_taken(entry) else set(RequestClass)
                 continue
             budget -= yield from self._prefill(entry, budget - kept)
 
@@ -338,13 +349,15 @@ class Scheduler:
 
     def _seat(self, entry: Entry, now_us: int) -> bool:
         """Give a waiting request a seat and all of its blocks, or see whether preempting can."""
+        if self._share_is_taken(entry):
+            return False
         blocks = self._ledger.need(entry.request.most_tokens)
         seats = self._policy.max_sequences - len(self._seated) - len(self._leaving)
         leaving_blocks = sum(self._ledger.held(leaving.number) for leaving in self._leaving.values())
         later_blocks = self._ledger.free_blocks + leaving_blocks - self._promised_blocks
         later_seats = seats + len(self._leaving) - self._promised_seats
         if seats > 0 and later_seats > 0 and blocks <= min(self._ledger.free_blocks, later_blocks):
-            self._ledger.promise(entry.number, blocks)
+            self._ledger.promise(entry.number, blocks, entry.request.kind)
             self._waiting.remove(entry)
             self._seated.append(entry)
             entry.seated_us = now_us
