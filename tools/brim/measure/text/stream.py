@@ -154,6 +154,7 @@ class TextCallers:
         leaves: Leaves | None = None,
         limit_s: float = 600.0,
         headers: Mapping[str, str] | None = None,
+        into: Heard | None = None,
     ) -> Heard:
         """Send a request and listen to the end.
 
@@ -162,11 +163,12 @@ class TextCallers:
             leaves: asked after every piece; the caller cancels when it says so.
             limit_s: after which the caller goes whatever has come. Cancelling the task is leaving, too.
             headers: gRPC metadata.
+            into: an empty one to fill, for who wants what was heard of a task that is cancelled.
 
         Returns:
             What it heard; a refusal or a fault is in ``error``, and none is raised.
         """
-        heard = Heard()
+        heard = Heard() if into is None else into
         self._next = (self._next + 1) % len(self._channels)
         open_stream: Any = self._channels[self._next].stream_stream(STREAM, None, None)
         message = ask.message(self._model)
