@@ -152,7 +152,7 @@ class TextCallers:
     ) -> None:
         """Close them; whoever still listens is cut off."""
         for channel in self._channels:
-            await channel.close()
+            await channel.close(None)
 
     async def ask(
         self,
