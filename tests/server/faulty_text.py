@@ -125,12 +125,14 @@ class FaultyLine(Line):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.so_far, self.over = "", False
+        self.so_far, self.over, self.doomed = "", False, False
         shared.lines.append(self)
 
     def send(self, piece: Piece) -> None:
         if self.over:
             return
+        if self.doomed:
+            piece = Piece("", 0, End.FAILED, None, "a neighbour was refused")
         planted = fault()
         self.so_far += piece.text
         text = piece.text
@@ -161,15 +163,11 @@ class FaultyLine(Line):  # type: ignore[misc]
         super().send(piece)
 
     def gone(self) -> bool:
-        gone = super().gone()
+        # After its last response a sender must not be asked: the server would end.
+        gone = self.over or super().gone()
         if gone and fault() == "leaver_speaks":
             shared.left_text = self.so_far[-8:]
         return gone
-
-    def fail(self) -> None:
-        super().send(Piece("", 0, End.FAILED, None, "the neighbour's fault"))
-        shared.lines.remove(self)
-        self.over = True
 
 
 class FaultyStream(TextStream):
@@ -218,7 +216,7 @@ class FaultyModel(adapter.TextModel):
 
     def _refuse(self, sender: Any, text: str, code: Any) -> None:
         if fault() == "refusal_hurts" and shared.lines:
-            shared.lines[0].fail()
+            shared.lines[0].doomed = True
         if fault() == "error_quotes" and len(shared.prompts) > 1:
             text += f"; not like {shared.prompts[-2]}"
         super()._refuse(sender, text, code)
