@@ -72,7 +72,13 @@ class TextModel:
         scheduler = Scheduler(engine, settings.policy, clock_us)
         page = self._page(scheduler, args["model_version"])
         self._host = Host(
-            engine, scheduler, table, on_step=page.publish if page else lambda: None, on_error=self._error
+            engine,
+            scheduler,
+            table,
+            restart=engine.restart,
+            end_engine=engine.end,
+            on_step=page.publish if page else lambda: None,
+            on_error=self._error,
         )
         self._numbers = itertools.count()
 
@@ -91,6 +97,10 @@ class TextModel:
                 incident = secrets.token_hex(6)
                 self._error(f"incident {incident}: {traceback.format_exc()}")
                 self._refuse(sender, f"internal error, incident {incident}", self._backend.TritonError.INTERNAL)
+
+    def is_ready(self) -> bool:
+        """Whether there is an engine to run requests."""
+        return self._host.takes
 
     def close(self) -> None:
         """End what runs, and the engine."""
@@ -187,7 +197,9 @@ def _code(error: Any, piece: Piece) -> Any:
         return error.INVALID_ARG
     if piece.end is End.CANCELLED:
         return error.CANCELLED
-    return error.INTERNAL if piece.end is End.FAILED else error.UNAVAILABLE
+    if piece.reason is Reason.ENGINE_DOWN or (piece.end is End.FAILED and piece.reason is None):
+        return error.INTERNAL
+    return error.UNAVAILABLE
 
 
 def _model_path(folder: Path) -> Path:
