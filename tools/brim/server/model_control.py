@@ -13,6 +13,9 @@ from brim.server.healing import Heard
 
 ASK_TIMEOUT_S = 1.0
 BUSY_STATUS = frozenset({"429", "503"})
+NO_ENGINE = "engine_down: "
+"""In what a language model tells whose engine is gone for good (``brim.engine.lifecycle``). The status does not tell it:
+``/generate`` of 24.10 answers every error with 400."""
 METRIC_LINE = re.compile(r'^nv_inference_(\w+)\{(?:[^}]*,)?model="([^"]+)"([^}]*)\} (\S+)$', re.MULTILINE)
 
 
@@ -103,4 +106,5 @@ class ModelControl:
         if not refusal.status:
             return Heard.SILENCE, str(refusal)
         refused = refusal.status in BUSY_STATUS or refusal.status.startswith("4")
+        refused = refused and NO_ENGINE not in refusal.text
         return (Heard.REFUSAL if refused else Heard.FAILURE), str(refusal)
