@@ -10,7 +10,7 @@ that needed 8, two with one prompt between them, and all of them again over a ca
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from itertools import takewhile
 
@@ -27,22 +27,18 @@ class BlockLedger:
         """Nothing promised."""
         self.total_blocks = total_blocks
         self.block_tokens = block_tokens
-        self._promised: dict[Hashable, tuple[int, Hashable]] = {}
-        self._used: Counter[Hashable] = Counter()
+        self._promised: dict[Hashable, int] = {}
+        self._used = 0
 
     @property
     def used_blocks(self) -> int:
         """Blocks promised."""
-        return self._used.total()
+        return self._used
 
     @property
     def free_blocks(self) -> int:
         """Blocks promised to nobody."""
-        return self.total_blocks - self.used_blocks
-
-    def used_by(self, group: Hashable) -> int:
-        """Blocks promised to the owners of one group."""
-        return self._used[group]
+        return self.total_blocks - self._used
 
     def need(self, tokens: int) -> int:
         """Blocks for so many tokens."""
@@ -50,10 +46,10 @@ class BlockLedger:
 
     def held(self, owner: Hashable) -> int:
         """Blocks promised to one owner."""
-        return self._promised.get(owner, (0, None))[0]
+        return self._promised.get(owner, 0)
 
-    def promise(self, owner: Hashable, blocks: int, group: Hashable = None) -> None:
-        """Promise blocks to an owner who has none, one of a group.
+    def promise(self, owner: Hashable, blocks: int) -> None:
+        """Promise blocks to an owner who has none.
 
         Raises:
             ValueError: it has some, or there are not so many.
@@ -62,8 +58,8 @@ class BlockLedger:
             raise ValueError(
                 f"{blocks} blocks for {owner!r}, who holds {self.held(owner)}; {self.free_blocks} are free"
             )
-        self._promised[owner] = blocks, group
-        self._used[group] += blocks
+        self._promised[owner] = blocks
+        self._used += blocks
 
     def release(self, owner: Hashable) -> None:
         """Take an owner's blocks back.
@@ -71,8 +67,7 @@ class BlockLedger:
         Raises:
             KeyError: it has none.
         """
-        blocks, group = self._promised.pop(owner)
-        self._used[group] -= blocks
+        self._used -= self._promised.pop(owner)
 
 
 def block_hashes(tokens: Sequence[int], block_tokens: int) -> list[int]:

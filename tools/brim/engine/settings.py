@@ -6,7 +6,7 @@
       "max_sequences": 32,         most texts that are generated at once
       "chunk_tokens": 256,         most tokens of one step
       "max_waiting": 64,           most requests that wait for a place
-      "batch_kv_share": 1,         part of the KV cache that the classes after the first may hold together
+      "batch_kept_share": 1,         part of seats and KV cache that the classes after the first keep
       "ttft_ms": 2000,             the first class waits no longer for a place; null for no bound
       "precision": "f32",          what the engine computes in
       "threads": 0,                of the engine; 0 leaves it to the engine
@@ -53,7 +53,7 @@ class Settings(_Part):
     max_sequences: int = Field(default=32, ge=1)
     chunk_tokens: int = Field(default=256, ge=32)
     max_waiting: int = Field(default=64, ge=0)
-    batch_kv_share: float = Field(default=1.0, gt=0, le=1)
+    batch_kept_share: float = Field(default=1.0, gt=0, le=1)
     ttft_ms: float | None = Field(default=None, gt=0)
     precision: Literal["f32", "bf16", "f16", "auto"] = "f32"
     threads: int = Field(default=0, ge=0, le=256)
@@ -68,7 +68,7 @@ class Settings(_Part):
             max_waiting=self.max_waiting,
             max_waiting_batch=self.max_waiting // 2,
             longest_wait_us=self._longest_wait_us(),
-            batch_blocks_share=self.batch_kv_share,
+            batch_kept_share=self.batch_kept_share,
         )
 
     def _longest_wait_us(self) -> dict[RequestClass, int]:
