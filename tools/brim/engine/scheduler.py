@@ -83,6 +83,8 @@ class Scheduler:
         self._by_sequence: dict[int, Entry] = {}
         self._leaving: dict[int, Leaving] = {}
         self._promised_blocks = self._promised_seats = 0
+        self._aged: set[int] = set()
+        self._share_held = False
         self._numbers = self._sequences = 0
         self._planned: dict[str, int] = {}
         self._pairs = 0
@@ -239,7 +241,7 @@ class Scheduler:
         request, policy = entry.request, self._policy
         if self._draining:
             return Reason.DRAINING, "the server is going down"
-        misfits = misfit(request, self._limits)
+        misfits = misfit(request, self._limits, policy)
         if misfits is not None:
             return misfits
         if self._full(request.kind) and not (request.kind is INTERACTIVE and any(e.may_be_shed for e in self._waiting)):
@@ -262,26 +264,60 @@ class Scheduler:
     def _expectation(self, entry: Entry, now_us: int) -> tuple[float, float]:
         """Expected time to a newcomer's seat, and to its first token."""
         self._look_up(entry)
-        rank = self._rank(entry, now_us)
-        ahead = [e for e in self._waiting if self._rank(e, now_us) < rank]
+        rank = self._rank(entry)
+        ahead = [e for e in self._waiting if self._rank(e) < rank]
         taken = len(self._seated) + len(self._leaving)
         free = self._free_seats()
-        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks:
+        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks or self._share_is_taken(entry):
             free = 0
         wait_us = self._pace.seat_wait_us(len(ahead), free, taken)
         tokens = sum(
-            e.remaining_tokens
-            for e in (*ahead, *(e for e in self._seated if not e.decoding and self._rank(e, now_us) < rank))
+            e.remaining_tokens for e in (*ahead, *(e for e in self._seated if not e.decoding and self._rank(e) < rank))
         )
         return wait_us, wait_us + self._pace.prefill_us(tokens + entry.remaining_tokens, self._chunk_tokens(0))
 
-    def _rank(self, entry: Entry, now_us: int) -> tuple[int, int, int]:
+    def _is_kept(self, entry: Entry) -> bool:
+        """Whether a batch request, once it has a seat, keeps it against interactive ones."""
+        if entry.request.kind is INTERACTIVE:
+            return False
+        return not self._policy.preempts or entry.by_age or entry.preemptions >= self._policy.max_preemptions
+
+    def _share_left(self) -> tuple[int, int]:
+        """Seats and blocks that are left of what batch requests may keep."""
+        kept = [e for e in self._seated if self._is_kept(e)]
+        blocks = sum(self._ledger.held(e.number) for e in kept)
+        return self._policy.kept_seats - len(kept), self._policy.kept_blocks(self._limits) - blocks
+
+    def _share_is_taken(self, entry: Entry) -> bool:
+        """Whether a request that nobody could take the seat from again has to wait for others like it."""
+        if not self._is_kept(entry):
+            return False
+        seats, blocks = self._share_left()
+        return self._share_held or seats < 1 or blocks < self._ledger.need(entry.request.most_tokens)
+
+    def _find_aged(self, now_us: int) -> None:
+        """Who goes first for having waited long: of the batch class as many as may be kept, and nobody past the oldest."""
+        self._aged, self._share_held = set(), False
+        seats, blocks = self._share_left()
+        for entry in sorted(self._waiting, key=lambda e: e.number):
+            kind = entry.request.kind
+            if now_us - entry.arrived_us < self._policy.ageing_us[kind]:
+                continue
+            if kind is BATCH:
+                seats -= 1
+                blocks -= self._ledger.need(entry.request.most_tokens)
+                self._share_held = self._share_held or seats < 0 or blocks < 0
+                if self._share_held:
+                    continue
+            self._aged.add(entry.number)
+
+    def _rank(self, entry: Entry) -> tuple[int, int, int]:
         """Order: the aged by age; then by class, and within one the shortest expected prefill, and then the oldest.
 
         Age counts while waiting only: once seated, ``Policy.long_share`` sees to it that a prefill goes on.
         """
         kind = entry.request.kind
-        if entry.seated_us is None and now_us - entry.arrived_us >= self._policy.ageing_us[kind]:
+        if entry.seated_us is None and entry.number in self._aged:
             return -1, 0, entry.number
         return kind, entry.remaining_tokens, entry.number
 
@@ -321,14 +357,15 @@ class Scheduler:
         for entry in self._waiting:
             self._look_up(entry)
         candidates = [e for e in self._seated if e.sequence is None] + self._waiting
+        self._find_aged(now_us)
         head_blocked = False
-        for entry in sorted(candidates, key=lambda e: self._rank(e, now_us)):
+        for entry in sorted(candidates, key=self._rank):
             if entry is oldest:
                 kept = 0
             if budget <= kept:
                 continue
             if entry.seated_us is None and (head_blocked or not self._seat(entry, now_us)):
-                head_blocked = head_blocked or self._rank(entry, now_us)[0] < 0
+                head_blocked = head_blocked or entry.number in self._aged
                 continue
             budget -= yield from self._prefill(entry, budget - kept)
 
@@ -338,6 +375,9 @@ class Scheduler:
 
     def _seat(self, entry: Entry, now_us: int) -> bool:
         """Give a waiting request a seat and all of its blocks, or see whether preempting can."""
+        aged = entry.number in self._aged
+        if not aged and self._share_is_taken(entry):
+            return False
         blocks = self._ledger.need(entry.request.most_tokens)
         seats = self._policy.max_sequences - len(self._seated) - len(self._leaving)
         leaving_blocks = sum(self._ledger.held(leaving.number) for leaving in self._leaving.values())
@@ -347,7 +387,7 @@ class Scheduler:
             self._ledger.promise(entry.number, blocks)
             self._waiting.remove(entry)
             self._seated.append(entry)
-            entry.seated_us = now_us
+            entry.seated_us, entry.by_age = now_us, aged
             self._counting.seated(entry, now_us)
             entry.began = True
             return True
@@ -372,9 +412,7 @@ class Scheduler:
         able = [
             e
             for e in self._seated
-            if e.request.kind is BATCH
-            and e.preemptions < self._policy.max_preemptions
-            and e.request.id not in self._planned
+            if e.request.kind is BATCH and not self._is_kept(e) and e.request.id not in self._planned
         ]
         able.sort(
             key=lambda e: (not e.request.sampling.continues_from_text and bool(e.text), -(e.seated_us or 0), -e.number)
