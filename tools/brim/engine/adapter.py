@@ -245,8 +245,7 @@ def _told(piece: Piece) -> str:
     """The word that says why comes first, for whoever goes by it."""
     if piece.end is End.CANCELLED:
         return "the caller cancelled the request"
-    word = piece.reason.value if piece.reason is not None else piece.end.value
-    return f"{word}: {piece.message}"
+    return f"{piece.reason or piece.end}: {piece.message}"
 
 
 def _code(error: Any, piece: Piece) -> Any:
