@@ -101,7 +101,12 @@ class Bench:
         self.host = Host(self.engine, self.scheduler, TABLE, restart=self._replace, on_error=self.complaints.append)
         self._ids = 0
 
-<<<<<<< HEAD
+    def _replace(self) -> None:
+        self.replaced += 1
+        if not self.mends:
+            raise RuntimeError("cannot be replaced")
+        self.engine.forget()
+
     def ask(
         self,
         first: int = 0,
@@ -111,15 +116,6 @@ class Bench:
         stop: tuple[str, ...] = (),
         canary: bool = False,
     ) -> Listener:
-=======
-    def _replace(self) -> None:
-        self.replaced += 1
-        if not self.mends:
-            raise RuntimeError("cannot be replaced")
-        self.engine.forget()
-
-    def ask(self, first: int = 0, tokens: int = 8, *, stream: bool = True, stop: tuple[str, ...] = ()) -> Listener:
->>>>>>> 2c053894a7d16b06485d0456a5f331643ddd7fd7
         listener = Listener()
         self._ids += 1
         sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
@@ -224,7 +220,6 @@ def test_a_full_room_refuses_at_once_while_a_step_runs(bench: MakeBench) -> None
     assert [running.wait().end, waiting.wait().end] == [End.LENGTH] * 2
 
 
-<<<<<<< HEAD
 def test_a_canary_that_finds_no_room_is_answered_once_texts_go_on(bench: MakeBench) -> None:
     one = bench(max_sequences=1, max_waiting=0)
     one.engine.gate = threading.Semaphore(0)
@@ -256,12 +251,8 @@ def test_a_canary_is_answered_when_the_host_closes(bench: MakeBench) -> None:
     assert canary.wait().end in (End.FAILED, End.STOP)
 
 
-def test_an_engine_that_fails_ends_every_request(bench: MakeBench) -> None:
-    one = bench(max_sequences=1)
-=======
 def fail(one: Bench) -> list[Piece]:
     """Three callers, one of them with a seat, when a step fails; the ends that they were told."""
->>>>>>> 2c053894a7d16b06485d0456a5f331643ddd7fd7
     one.engine.gate = threading.Semaphore(0)
     callers = [one.ask(tokens=30) for _ in range(3)]
     one.engine.fails = True
