@@ -204,12 +204,13 @@ def test_pieces_pass_as_they_come_and_who_leaves_frees_its_blocks(
         until(lambda: in_flight(gateway) == 0, "who has left is in flight")
         assert ask(gateway, LONG, leaves=True).pieces
         wait_until_free(server)
-        with Call(gateway, "generate", body(LONG)):
-            until(lambda: held(server)[0] == 1, "it has not come")
-        wait_until_free(server)
-        until(lambda: calls(gateway) == {"left": 2}, f"counted: {calls(gateway)}")
+        for path in ("generate", "generate_stream"):
+            with Call(gateway, path, body(LONG)):
+                until(lambda: held(server)[0] == 1, "it has not come")
+            wait_until_free(server)
+        until(lambda: calls(gateway) == {"left": 3}, f"counted: {calls(gateway)}")
         until(lambda: outcomes(gateway) == {"admitted": 1, "left": 1}, f"counted: {outcomes(gateway)}")
-        assert ends(server) - before == {"cancelled": 3}
+        assert ends(server) - before == {"cancelled": 4}
 
 
 def test_what_the_gateway_counts_is_what_the_host_counts(

@@ -45,6 +45,9 @@ def test_classes_and_deadlines() -> None:
     assert asked() == (RequestClass.INTERACTIVE, 1_000 + 3_000_000)
     assert asked(parameters={"brim_class": "batch"}) == (RequestClass.BATCH, 1_000 + 9_000_000)
     assert asked(timeout_us=500, parameters={"brim_class": "interactive"}) == (RequestClass.INTERACTIVE, 1_500)
+    assert asked(stream=True) == (RequestClass.INTERACTIVE, None)
+    assert asked(stream=True, parameters={"brim_class": "batch"}) == (RequestClass.BATCH, 1_000 + 9_000_000)
+    assert asked(stream=True, timeout_us=500) == (RequestClass.INTERACTIVE, 1_500)
     assert asked(parameters={"timeout": 700, "priority": 5}) == (RequestClass.BATCH, 1_700)
     assert asked(parameters={"timeout": 0, "priority": 0}) == asked()
     with pytest.raises(InputError, match=r"brim_class is 'vip'; this model's classes: interactive, batch"):

@@ -18,6 +18,7 @@ from tests.unit.test_gateway_filter import framed, messages
 
 CLASSES = (ClassBounds("interactive", 1), ClassBounds("batch", 2, None, 5_000_000))
 EVENTS, JSON = "text/event-stream; charset=utf-8", "application/json"
+PIECES = '{"stream": true}'
 BEGIN = 'data: {"model_name":"m"}\n\n'
 
 
@@ -55,17 +56,24 @@ def told(verdict: Verdict) -> Any:
     ],
 )
 def test_the_host_is_told_class_and_time_in_the_body(sent: str, headers: dict[str, str], more: dict[str, Any]) -> None:
-    assert told(ask(filter_of(), sent, **headers)) == {**json.loads(sent), **more}
+    asked = {"stream": True, **json.loads(sent)}
+    assert told(
+        ask(filter_of(), sent.replace("{", '{"stream": true' + ("," if len(sent) > 2 else ""), 1), **headers)
+    ) == {
+        **asked,
+        **more,
+    }
 
 
 def test_what_a_nested_object_says_is_known_and_put_right() -> None:
-    sent = {"text_input": "a", "parameters": {"brim_class": "batch", "timeout": 9_000_000}}
+    sent = {"stream": True, "parameters": {"brim_class": "batch", "timeout": 9_000_000}}
     verdict = ask(filter_of(), json.dumps(sent))
-    assert told(verdict) == {"text_input": "a", "parameters": {"brim_class": "batch", "timeout": 5_000_000}}
+    assert told(verdict) == {"stream": True, "parameters": {"brim_class": "batch", "timeout": 5_000_000}}
 
 
 def test_a_whole_text_is_begun_at_once() -> None:
     assert told(ask(filter_of(classes=()), "{}", "generate")) == {"brim_begin": True}
+    assert told(ask(filter_of(classes=()), '{"stream":false}')) == {"brim_begin": True, "stream": False}
     verdict = ask(filter_of(), "{}", "versions/1/generate?x=/generate_stream")
     assert told(verdict) == {"brim_begin": True, "brim_class": "interactive"}
     assert "x-envoy-upstream-rq-timeout-ms" not in verdict.set_headers
@@ -121,8 +129,11 @@ def test_a_whole_answer_is_the_last_event() -> None:
     last = '{"model_name":"m","text_output":"a\\n\\ndata: {"}'
     answer = guard.reworded(ask(guard, "{}", "generate"), 200, EVENTS, f"{BEGIN}data: {last}\n\n")
     assert answer == ("200", "", "", "", last)
-    wrong = guard.reworded(ask(guard, "{}", "generate"), 200, EVENTS, BEGIN + 'data: {"error":"n is 2"}\n\n')
-    assert wrong == ("400", "", "", "", '{"error":"n is 2"}')
+    event = guard.reworded(ask(guard, "{}"), 200, EVENTS, f"{BEGIN}data: {last}\n\n")
+    assert event == ("200", "", "", "", f"data: {last}\n\n")
+    for path in ("generate", "generate_stream"):
+        wrong = guard.reworded(ask(guard, "{}", path), 200, EVENTS, BEGIN + 'data: {"error":"n is 2"}\n\n')
+        assert wrong == ("400", "", "", "", '{"error":"n is 2"}')
     tritons_own = '{"error":"failed to parse the request JSON buffer"}'
     assert guard.reworded(ask(guard, "{}", "generate"), 404, JSON, tritons_own) == ("404", "", "", "", tritons_own)
 
@@ -131,9 +142,9 @@ def test_an_error_among_the_pieces_is_noted_and_passes() -> None:
     guard = filter_of()
     for said, noted in (("expired: late", "expired"), ("what?", "failed")):
         events = f'data: {{"text_output":"\\"error\\":\\"shed: \\""}}\n\ndata: {{"error":"{said}"}}\n\n'
-        assert guard.reworded(ask(guard, "{}"), 200, EVENTS, events) == ("200", "", "", noted, events)
+        assert guard.reworded(ask(guard, PIECES), 200, EVENTS, events) == ("200", "", "", noted, events)
     quiet = 'data: {"text_output":"data: {\\"error\\":\\"shed: "}\n\n'
-    assert guard.reworded(ask(guard, "{}"), 200, EVENTS, quiet) == ("200", "", "", "", quiet)
+    assert guard.reworded(ask(guard, PIECES), 200, EVENTS, quiet) == ("200", "", "", "", quiet)
 
 
 def request(**parameters: str | int) -> bytes:

@@ -97,11 +97,11 @@ class RequestReader:
         """
         named = dict(parameters)
         priority = self._priority(named.pop(CLASS_PARAMETER, None), named.pop(PRIORITY_PARAMETER, None))
-        kind, useful_us = self._settings.class_of(priority)
+        stream = bool(tensors.get("stream", False))
+        kind, useful_us = self._settings.class_of(priority, stream=stream)
         own_us = _whole(TIMEOUT_PARAMETER, named.pop(TIMEOUT_PARAMETER, None), LONGEST_TIMEOUT_US)
         useful_us = timeout_us or own_us or useful_us
         canary, begin = (named.pop(name, False) is True for name in (CANARY_PARAMETER, BEGIN_PARAMETER))
-        stream = bool(tensors.get("stream", False))
         exclude = bool(tensors.get("exclude_input_in_output", stream))
         if stream and not exclude:
             raise InputError(
