@@ -140,8 +140,12 @@ def measure(
         raise InputError(
             "--concurrency and --rate exclude each other", hint="one is a closed loop, the other an open one"
         )
-    if grpc_port is not None and url is None:
-        raise InputError("--grpc-port without --url", hint="a server that is started here chooses its own ports")
+    if url is None:
+        refuse(
+            {"--grpc-port": grpc_port, "--metrics-port": metrics_port},
+            "without --url",
+            "a server that is started here chooses its own ports",
+        )
     project = find_project()
     service = find_service(project.services, name)
     folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-measure-{service.name}"
