@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from brim.cli.commands.measure_text import TextOptions, remarks, text_plan_of
+from brim.cli.commands.measure_text import TextOptions, text_plan_of
+from brim.cli.commands.measure_text_table import remarks
 from brim.engine.lifecycle import RequestClass
 from brim.errors import InputError
 from brim.measure.text.plan import TextPlan
 from brim.measure.text.plot import draw
 from brim.measure.text.point import FILE_NAME, append_text_point, read_text_points
+from brim.measure.text.stream import Heard
 from brim.measure.text.token_times import TokenObjective
 from brim.service.load import find_service
 from brim.service.schema import Service
 from tests.conftest import Brim
-from tests.unit.text_example import account_of, failed, line, spoken, text_point
+from tests.unit.text_example import failed, line, spoken, text_point
 
 CONTRACT = {
     *("mode", "concurrency", "throughput", "p50_us", "p99_us", "mean_batch", "fill", "duty", "stable"),
@@ -175,24 +177,26 @@ def test_remarks_say_what_a_row_cannot() -> None:
         assert words in said, words
 
 
-@pytest.mark.parametrize("heard", [None, [failed(0, "broken")], [spoken(0, gaps_us=())]])
-def test_a_picture_is_drawn_of_whatever_was_heard(heard: list[object] | None, tmp_path: Path) -> None:
-    points = [text_point(callers, heard, limits=["slow"] if callers == 4 else []) for callers in (1, 4)]  # type: ignore[arg-type]
+def test_the_same_points_give_the_same_picture(tmp_path: Path) -> None:
+    points = [text_point(callers, limits=["slow"] if callers == 4 else []) for callers in (1, 4)]
     first = draw(points, tmp_path / "a.svg", title="a_$b$").read_bytes()
     assert first == draw(points[::-1], tmp_path / "b.svg", title="a_$b$").read_bytes() and b"ttft.p99" in first
     with pytest.raises(InputError, match="no point"):
         draw([], tmp_path / "c.svg", title="")
 
 
-@pytest.mark.parametrize("heard", [None, [failed(0, "broken")]])
-def test_the_report_shows_it(brim: Brim, heard: list[object] | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("heard", [[failed(0, "broken")], [spoken(0, gaps_us=())]])
+def test_a_picture_is_drawn_of_whatever_was_heard(heard: list[Heard], tmp_path: Path) -> None:
+    assert draw([text_point(1, heard)], tmp_path / "a.png", title="").stat().st_size > 0
+
+
+def test_the_report_shows_it(brim: Brim, tmp_path: Path) -> None:
     for callers in (1, 4):
-        append_text_point(tmp_path, text_point(callers, heard))  # type: ignore[arg-type]
+        append_text_point(tmp_path, text_point(callers))
     code, out, err = brim("report", tmp_path, "--json")
     assert code == 0, err
     assert json.loads(out)["data"]["sections"] == ["text"]
     text = (tmp_path / "report.md").read_text()
     assert "p99 within TTFT 200 ms and TPOT 50 ms" in text and "| 4 callers |" in text
     assert "Where the time to the first token goes" in text
-    if heard is None:
-        assert "room\\_full 1" in text and account_of([spoken(0)]).ttft.count == 1
+    assert "room\\_full 1" in text
