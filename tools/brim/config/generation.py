@@ -17,6 +17,8 @@ from brim.service.schema import Generation, Kind, Service
 
 MODEL_NAMES = {"gguf": "model.gguf", "folder": "model"}
 """What the export puts into the version folder: a GGUF file, or a folder that the engine reads as it is."""
+LANGUAGE_MODEL_RECORD = "language_model.json"
+"""File of the version folder that says what was exported, from what, and what the gates saw."""
 ENGINE_ARGUMENTS_NAME = "model.json"
 """File of the version folder from which the vLLM backend reads its engine's arguments."""
 MOUNTED_AT = PurePosixPath("/models")
@@ -47,6 +49,8 @@ def engine_settings(service: Service) -> dict[str, Any]:
         "max_sequences": generation.max_sequences,
         "chunk_tokens": generation.chunk_tokens,
         "max_waiting": generation.max_waiting,
+        "batch_kept_share": generation.batch_kept_share,
+        "ttft_ms": service.slo.ttft_ms,
         "precision": generation.precision,
         "threads": service.runtime.threads,
         "gives_up_ms": service.slo.caller_gives_up_ms,

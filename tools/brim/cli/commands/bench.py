@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from brim.bench import padding, runtime_cost, saturation
+from brim.bench import generation, padding, runtime_cost, saturation
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
@@ -44,12 +44,14 @@ class Benchmark(StrEnum):
     SIMULATION = "simulation"
     TUNING = "tuning"
     OVERLOAD = "overload"
+    GENERATION = "generation"
 
 
 DEFAULT_SERVICE = {
     Benchmark.PADDING: "text_embedding",
     Benchmark.RUNTIME_COST: "image_classifier",
     Benchmark.FIT_PADDING: "text_embedding",
+    Benchmark.GENERATION: "text_generation",
 }
 
 
@@ -63,7 +65,8 @@ def bench(
             "shipped models. "
             "simulation: the simulator's predictions against the real server. "
             "tuning: what `brim tune` chooses against an exhaustive sweep. "
-            "overload: what the gateway does at up to ten times the capacity."
+            "overload: what the gateway does at up to ten times the capacity. "
+            "generation: texts through the server against the engine alone, short prompts behind long ones, and overload."
         ),
     ],
     name: Annotated[
@@ -137,6 +140,11 @@ def _answer(
 ) -> Comparison | Fit:
     if benchmark is Benchmark.FIT_PADDING:
         return fit_padding(project, service, seed=seed, repeats=rounds or REPEATS, on_progress=say)
+    if benchmark is Benchmark.GENERATION:
+        text = generation.DEFAULT_EFFORT if rounds is None else replace(generation.DEFAULT_EFFORT, rounds=rounds)
+        return generation.generation(
+            project, service, log_file=new_log(project), seed=seed, effort=text, on_progress=say
+        )
     if benchmark is Benchmark.PADDING:
         effort = padding.DEFAULT_EFFORT if rounds is None else replace(padding.DEFAULT_EFFORT, rounds=rounds)
         return padding.padding(project, service, log_file=new_log(project), seed=seed, effort=effort, on_progress=say)
@@ -180,7 +188,8 @@ def _services(benchmark: Benchmark, project: Project, name: str | None) -> list[
     if benchmark is Benchmark.SATURATION:
         return saturation.services_of(project.services, name)
     service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
-    _require_shape(benchmark, service)
+    if benchmark is not Benchmark.GENERATION:
+        _require_shape(benchmark, service)
     return [service]
 
 

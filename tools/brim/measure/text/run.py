@@ -193,7 +193,7 @@ async def _open(callers: TextCallers, load: TextLoad, tally: _Tally, begin_s: fl
         heard, due_us = Heard(), tally.window.begin_us + load.due_us[number]
         seen.add(number)
         try:
-            await callers.ask(load.ask(number), limit_s=load.timeout_us / US_PER_S, into=heard)
+            await callers.ask(load.ask(number), limit_s=load.timeout_us / US_PER_S, heard=heard)
         except asyncio.CancelledError:
             # Before it was sent there is nothing to cancel, and the clock of what was heard stands still.
             heard.sent_us, heard.ended_us = heard.sent_us or clock_us(), heard.ended_us or clock_us()
