@@ -7,6 +7,7 @@ would depend on. Triton's stub runs this file as ``model.py``.
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from brim.engine.lifecycle import End
 HERE = Path(__file__).parent
 BLOCK_TOKENS = 16
 STEP_S = 0.001
+SLOW_STEP_S = 0.01
+"""Where steps are counted by what a caller hears: longer than a piece takes to travel."""
 TWO_BYTES = 0xC3
 LETTERS = b"etaoinshrdlu mfgypbvk"
 OFTEN = 7
@@ -54,6 +57,7 @@ class Shared:
     cancelled: int = 0
     salt: int = 0
     long_until: float = 0.0
+    step_s: float = STEP_S
 
 
 shared = Shared()
@@ -106,7 +110,7 @@ class FaultyEngine(FakeEngine):
         return super().used_blocks() + (shared.cancelled if fault() == "keeps_blocks" else 0)
 
     def step(self) -> Step:
-        time.sleep(STEP_S)
+        time.sleep(shared.step_s)
         shared.salt = shared.cancelled if fault() == "preemption_changes" else 0
         return super().step()
 
@@ -139,7 +143,7 @@ class FaultyLine(Line):  # type: ignore[misc]
         if planted == "mixes_callers" and piece.text and often():
             text = shared.last_text or text
         elif planted == "quotes_prompts" and piece.end is End.LENGTH and len(shared.prompts) > 1:
-            text += shared.prompts[-2]
+            text += shared.prompts[-1 - next(shared.count) % min(24, len(shared.prompts))]
         elif planted == "leaver_speaks" and piece.text:
             text, shared.left_text = shared.left_text or text, ""
         elif planted == "long_disturbs" and time.monotonic() < shared.long_until:
@@ -250,6 +254,8 @@ class TritonPythonModel:
     """Triton calls these three methods."""
 
     def initialize(self, args: dict[str, str]) -> None:
+        if '"max_sequences": 2,' in json.loads(args["model_config"])["parameters"]["brim"]["string_value"]:
+            shared.step_s = SLOW_STEP_S
         self._model = FaultyModel(args, pb_utils)
 
     def execute(self, requests: list[Any]) -> None:

@@ -17,6 +17,8 @@ from brim.server.embedded import EmbeddedServer, ServerOptions
 
 CONFIG_NAME = "config.pbtxt"
 VERSION_NAME = "1"
+BOUNDS = ("ttft_ms", "gives_up_ms")
+"""Settings by which the host refuses who waits too long."""
 
 
 def settings_of(own: EmbeddedServer, model: str) -> dict[str, Any]:
@@ -33,6 +35,13 @@ def no_special(own: EmbeddedServer | None, model: str) -> str:
     if not settings_of(own, model):
         return f"the model's configuration has no parameter {PARAMETER!r} that could be changed"
     return ""
+
+
+def patient(own: EmbeddedServer, model: str, **changes: Any) -> dict[str, Any]:
+    """These changes, and nobody is refused for having waited: how long a slow machine takes is not the question."""
+    settings = settings_of(own, model)
+    classes = [{**one, "deadline_ms": None} for one in settings.get("classes", [])]
+    return {**{name: None for name in BOUNDS if name in settings}, "classes": classes, **changes}
 
 
 @contextmanager
