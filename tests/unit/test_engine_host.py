@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from brim.engine import host
+from brim.engine import metrics as m
 from brim.engine.admission import Policy
 from brim.engine.engine import EngineLimits, Sampling, Step
 from brim.engine.fake import FakeEngine
@@ -47,6 +49,14 @@ class GatedEngine(FakeEngine):
         self.steps += 1
         return super().step()
 
+    def forget(self) -> None:
+        """Be like a new one."""
+        self.fails = False
+        for sequence in list(self._sequences):
+            self.cancel(sequence)
+        super().step()
+        self._cache.clear()
+
 
 class Listener:
     """A caller: keeps what it is sent."""
@@ -83,10 +93,19 @@ class Bench:
     def __init__(self, policy: Policy) -> None:
         self.engine = GatedEngine()
         self.complaints: list[str] = []
+        self.replaced = 0
+        self.mends = True
+        """Whether an engine that is lost can be replaced."""
         ticks = iter(range(10**9))
         self.scheduler = Scheduler(self.engine, policy, lambda: next(ticks))
-        self.host = Host(self.engine, self.scheduler, TABLE, on_error=self.complaints.append)
+        self.host = Host(self.engine, self.scheduler, TABLE, restart=self._replace, on_error=self.complaints.append)
         self._ids = 0
+
+    def _replace(self) -> None:
+        self.replaced += 1
+        if not self.mends:
+            raise RuntimeError("cannot be replaced")
+        self.engine.forget()
 
     def ask(self, first: int = 0, tokens: int = 8, *, stream: bool = True, stop: tuple[str, ...] = ()) -> Listener:
         listener = Listener()
@@ -94,6 +113,14 @@ class Bench:
         sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
         self.host.submit(Request(str(self._ids), (first, 1, 2), sampling), listener, stream=stream)
         return listener
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that another thread does."""
+    give_up = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
 
 
 MakeBench = Callable[..., Bench]
@@ -185,15 +212,71 @@ def test_a_full_room_refuses_at_once_while_a_step_runs(bench: MakeBench) -> None
     assert [running.wait().end, waiting.wait().end] == [End.LENGTH] * 2
 
 
-def test_an_engine_that_fails_ends_every_request(bench: MakeBench) -> None:
-    one = bench(max_sequences=1)
+def fail(one: Bench) -> list[Piece]:
+    """Three callers, one of them with a seat, when a step fails; the ends that they were told."""
     one.engine.gate = threading.Semaphore(0)
     callers = [one.ask(tokens=30) for _ in range(3)]
     one.engine.fails = True
     one.engine.gate.release(5)
-    assert {caller.wait().end for caller in callers} == {End.FAILED}
-    assert one.ask().wait().end is End.REFUSED
-    assert "out of order" in one.complaints[0]
+    return [caller.wait() for caller in callers]
+
+
+def test_an_engine_that_fails_ends_every_request_and_is_replaced(bench: MakeBench) -> None:
+    one = bench(max_sequences=1)
+    ends = fail(one)
+    assert {(last.end, last.reason) for last in ends} == {(End.FAILED, Reason.ENGINE_LOST)}
+    assert all("try again" in last.message for last in ends)
+    until(lambda: one.host.takes)
+    one.engine.gate = None
+    assert (after := one.ask(3, 9)).wait().end is End.LENGTH and after.text == expected(3, 9)
+    assert one.replaced == one.scheduler.metrics.value(m.ENGINE_RESTARTS) == 1
+    assert len(one.complaints) == 1 and "out of order" in one.complaints[0]
+
+
+def test_who_comes_while_the_engine_is_replaced_is_refused_at_once(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = bench()
+    wait = threading.Event()
+    replace_it = one._replace
+    monkeypatch.setattr(one.host, "_restart", lambda: (wait.wait(WAIT_S), replace_it()))
+    fail(one)
+    last = one.ask().wait()
+    assert (last.end, last.reason) == (End.REFUSED, Reason.ENGINE_LOST)
+    assert not one.host.takes
+    wait.set()
+    until(lambda: one.host.takes)
+
+
+def test_an_engine_that_cannot_be_replaced_leaves_nobody_waiting(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "RESTARTS", 2)
+    one = bench()
+    one.mends = False
+    fail(one)
+    until(lambda: one.complaints[-1] == host._DOWN)
+    last = one.ask().wait()
+    assert (last.end, last.reason, one.replaced) == (End.REFUSED, Reason.ENGINE_DOWN, 2)
+    assert not one.host.takes and one.scheduler.metrics.value(m.ENGINE_UP) == 0
+
+
+def test_metrics_are_published_while_no_step_is_made(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    published = threading.Event()
+    monkeypatch.setattr(one.host, "_on_step", published.set)
+    assert published.wait(WAIT_S) and one.engine.steps == 0
+
+
+def test_who_leaves_during_a_step_is_told_before_it_ends(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    one.engine.gate = threading.Semaphore(0)
+    caller = one.ask(tokens=30)
+    caller.left.set()
+    assert caller.wait().end is End.CANCELLED and one.engine.steps == 0
+    one.engine.gate.release(1000)
 
 
 def test_closing_ends_what_runs(bench: MakeBench) -> None:

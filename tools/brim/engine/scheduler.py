@@ -93,6 +93,8 @@ class Scheduler:
         self._fed_us = 0
         self._used_blocks = engine.used_blocks()
         self._draining = False
+        self._shut: tuple[Reason, str] | None = None
+        self._counting.engine(up=True)
         self._gauges()
 
     # What a caller does
@@ -143,11 +145,19 @@ class Scheduler:
         """Refuse whatever comes from now on; what is here is finished."""
         self._draining = True
 
-    def abandon(self, message: str) -> list[Event]:
-        """The engine is lost: end every request as failed, and give it nothing more."""
-        self._draining = True
+    @property
+    def takes(self) -> bool:
+        """Whether a request has a chance."""
+        return self._shut is None and not self._draining
+
+    def abandon(self, reason: Reason, message: str) -> list[Event]:
+        """The engine is lost: end every request as failed, give it nothing more, and refuse what comes for the reason given.
+
+        May be called again with another one.
+        """
+        self._shut = reason, message
         events: list[Event] = [
-            self._ended(entry, End.FAILED, message=message) for entry in list(self._entries.values())
+            self._ended(entry, End.FAILED, reason=reason, message=message) for entry in list(self._entries.values())
         ]
         for entry in list(self._seated):
             self._ledger.release(entry.number)
@@ -158,8 +168,17 @@ class Scheduler:
         self._by_sequence.clear()
         self._leaving.clear()
         self._entries.clear()
+        self._used_blocks = 0
+        self._counting.engine(up=False)
         self._gauges()
         return events
+
+    def resume(self) -> None:
+        """The engine has been replaced by one of the same limits, which holds nothing: take requests again."""
+        self._shut = None
+        self._prefixes = PrefixIndex(self._prefixes.most_blocks)
+        self._counting.engine_restarted()
+        self._counting.engine(up=True)
 
     # What the owner of the engine does
 
@@ -243,6 +262,8 @@ class Scheduler:
         request, policy = entry.request, self._policy
         if self._draining:
             return Reason.DRAINING, "the server is going down"
+        if self._shut is not None:
+            return self._shut
         misfits = misfit(request, self._limits, policy)
         if misfits is not None:
             return misfits
@@ -568,10 +589,10 @@ class Scheduler:
         self._seated.remove(entry)
         self._ledger.release(entry.number)
 
-    def _ended(self, entry: Entry, end: End, *, message: str = "") -> Ended:
+    def _ended(self, entry: Entry, end: End, *, reason: Reason | None = None, message: str = "") -> Ended:
         del self._entries[entry.request.id]
         self._counting.ended(end)
-        return Ended(entry.request.id, end, len(entry.text), message=message)
+        return Ended(entry.request.id, end, len(entry.text), reason, message)
 
     def _refused(self, entry: Entry, reason: Reason, message: str) -> Ended:
         self._counting.ended(End.REFUSED, reason)
