@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from brim.errors import CouldNotTell, InputError
 from brim.isolation.result import Options, Result
 from brim.isolation.text.checks import CHECKS
 from brim.isolation.text.suite import run_text_suite
@@ -110,3 +115,66 @@ def test_a_planted_fault_is_named(faulty: Faulty, fault: str) -> None:
     assert not result.ok
     assert not column or getattr(result, column) > 0, result.message
     assert f"brim isolate again --check {check}" in result.message
+
+
+def test_a_text_that_moves_by_itself_cannot_be_judged(faulty: Faulty) -> None:
+    faulty.switch.write_text("mixes_callers", encoding="utf-8")
+    try:
+        with pytest.raises(CouldNotTell, match="the same call differently twice, alone"):
+            run_text_suite(faulty.server.endpoint, MODEL, replace(OPTIONS, checks=("identity",)))
+    finally:
+        faulty.switch.unlink()
+
+
+def test_checks_that_need_a_server_of_their_own_are_skipped_on_somebody_elses(faulty: Faulty) -> None:
+    options = replace(OPTIONS, checks=("free_seat", "small_cache"))
+    results = run_text_suite(faulty.server.endpoint, MODEL, options)
+    assert all(result.ok and result.skipped and "not the suite's own" in result.message for result in results)
+    with pytest.raises(InputError, match="no check of a language model is called batch_invariance"):
+        run_text_suite(faulty.server.endpoint, MODEL, replace(OPTIONS, checks=("batch_invariance",)))
+
+
+def isolate(server: EmbeddedServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+    port = server.endpoint.grpc.rpartition(":")[2]
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "brim",
+            "isolate",
+            "--url",
+            server.endpoint.http,
+            "--grpc-port",
+            port,
+            "--model",
+            MODEL,
+            *arguments,
+        ],
+        env={key: value for key, value in os.environ.items() if key != "BRIM_ROOT"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_the_command_knows_a_language_model_by_its_configuration(faulty: Faulty, tmp_path: Path) -> None:
+    small = ("--requests", "24", "--callers", "8", "--json")
+    done = isolate(faulty.server, *small, "--check", "identity", "--check", "same_request_ids", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    envelope = json.loads(done.stdout)
+    first, second = envelope["data"]["checks"]
+    assert (envelope["ok"], first["id"], second["id"]) == (True, "identity", "same_request_ids")
+    assert first["sent"] == first["right"] == 24
+    assert "every caller gets its own answer" in (tmp_path / "isolation.html").read_text(encoding="utf-8")
+
+    faulty.switch.write_text("error_quotes", encoding="utf-8")
+    try:
+        broken = isolate(faulty.server, *small, "--check", "secrets")
+    finally:
+        faulty.switch.unlink()
+    assert broken.returncode == 1
+    (check,) = json.loads(broken.stdout)["data"]["checks"]
+    assert "which stands in another caller's prompt" in check["message"]
+    assert f"--model {MODEL}" in check["message"] and "--requests 24" in check["message"]
