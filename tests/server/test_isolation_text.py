@@ -8,6 +8,7 @@ import pytest
 
 from brim.isolation.result import Options
 from brim.isolation.text import checks
+from brim.isolation.text.special import patient_repository
 from brim.isolation.text.suite import is_language_model, run_text_suite
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer, ServerOptions
@@ -30,14 +31,17 @@ def test_text_generation_keeps_its_callers_apart(
     service = find_service(project.services, MODEL)
     exported = export_service(project, service)
     assert exported is None or exported.ok, exported.gates
-    with EmbeddedServer(
-        project.model_repository,
-        [MODEL],
-        cache=project.cache,
-        log_file=tmp_path / "triton.log",
-        canaries={MODEL: sample_rows(service)[0]},
-        options=ServerOptions(exit_timeout_s=5),
-    ) as server:
+    with (
+        patient_repository(project.model_repository, MODEL) as repository,
+        EmbeddedServer(
+            repository,
+            [MODEL],
+            cache=project.cache,
+            log_file=tmp_path / "triton.log",
+            canaries={MODEL: sample_rows(service)[0]},
+            options=ServerOptions(exit_timeout_s=5),
+        ) as server,
+    ):
         assert is_language_model(server.endpoint, MODEL)
         results = run_text_suite(server.endpoint, MODEL, OPTIONS, own=server)
     assert [result.message for result in results if not result.ok] == []

@@ -13,7 +13,7 @@ from brim.isolation.text.call import Call
 from brim.isolation.text.judge import judge_text
 from brim.isolation.text.kv_blocks import block_tokens, metrics_page, preemptions
 from brim.isolation.text.plans import Material, good, shuffled
-from brim.isolation.text.special import no_special, patient, special_server
+from brim.isolation.text.special import no_special, settings_of, special_server
 from brim.measure.text.stream import Ask, Heard, TextCallers
 
 LENGTHS = tuple(range(8, 65, 8))
@@ -59,7 +59,7 @@ def free_seat(bench: TextBench, material: Material, prefix: str) -> Account:
         _counted("It waits", SHORT_TOKENS),
     ]
     try:
-        with special_server(bench.own, bench.model, patient(bench.own, bench.model, max_sequences=2)) as server:
+        with special_server(bench.own, bench.model, max_sequences=2) as server:
             there = bench.at(server.endpoint)
             calls = there.learn(calls, account)
             if len(calls) == 3:
@@ -103,11 +103,12 @@ def small_cache(bench: TextBench, material: Material, prefix: str) -> Account:
     account = Account(skipped=no_special(bench.own, bench.model))
     if account.skipped or bench.own is None:
         return account
-    changes = patient(bench.own, bench.model, kv_blocks=FEW_BLOCKS)
-    classes = sorted(changes.get("classes", []), key=lambda one: int(one["priority"]))
+    classes = sorted(
+        settings_of(bench.own.repository, bench.model).get("classes", []), key=lambda one: int(one["priority"])
+    )
     names = [one["name"] for one in classes] or [None]
     try:
-        with special_server(bench.own, bench.model, changes) as server:
+        with special_server(bench.own, bench.model, kv_blocks=FEW_BLOCKS) as server:
             metrics = server.endpoint.metrics or ""
             fitting = _fitting(material, block_tokens(metrics_page(metrics), bench.model) * FEW_BLOCKS // FITS)
             if not fitting:
