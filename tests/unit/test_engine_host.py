@@ -288,3 +288,21 @@ def test_closing_ends_what_runs(bench: MakeBench) -> None:
     last = caller.wait()
     assert last.end in (End.FAILED, End.LENGTH)
     assert last.end is End.LENGTH or last.message == "enough"
+
+
+def test_who_goes_while_the_end_is_on_its_way_still_gets_it(bench: MakeBench) -> None:
+    """Triton keeps a request for ever whose last response is missing."""
+    one = bench()
+
+    class Late(Listener):
+        def gone(self) -> bool:
+            deadline = time.monotonic() + WAIT_S
+            while one.scheduler.has_work and time.monotonic() < deadline:
+                time.sleep(0.001)
+            return True
+
+    listener = Late()
+    sampling = Sampling(max_tokens=3, temperature=0, ignore_eos=True)
+    one.host.submit(Request("late", (0, 1, 2), sampling), listener, stream=True)
+    assert (listener.wait().end, listener.text) == (End.LENGTH, expected(0, 3))
+    assert one.host.living == 0
