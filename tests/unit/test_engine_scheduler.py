@@ -236,6 +236,15 @@ def test_who_waits_longer_than_its_class_may_is_refused() -> None:
     assert ends(bench.steps(2)) == [("waits", End.REFUSED, Reason.DEADLINE)]
 
 
+def test_a_slow_step_is_no_reason_to_refuse_whom_a_seat_is_free_for() -> None:
+    bench = Bench(Policy(max_sequences=2, longest_wait_us={INTERACTIVE: 2 * MS}))
+    bench.submit("a", tokens=8)
+    bench.steps(1)
+    bench.submit("b", tokens=2)
+    bench.clock.now_us += 50 * MS
+    assert ends(bench.steps(2)) == [("b", End.LENGTH, None)]
+
+
 def test_nobody_is_refused_on_a_guess() -> None:
     """Before any request has ended, how long a seat is held is not known."""
     bench = Bench(Policy(max_sequences=1, longest_wait_us={INTERACTIVE: 0}))

@@ -134,15 +134,20 @@ class TextModel:
             sender = request.get_response_sender()
             try:
                 read, wanted = self._read(request)
-                self._host.submit(
-                    read, _TritonLine(self._backend, sender, wanted, len(read.tokens)), stream=wanted.stream
-                )
+                if wanted.begin:
+                    sender.send(self._backend.InferenceResponse([]))
+                line = _TritonLine(self._backend, sender, wanted, len(read.tokens))
+                self._host.submit(read, line, stream=wanted.stream, canary=wanted.canary)
             except InputError as error:
                 self._refuse(sender, f"{error.message}. Hint: {error.hint}", self._backend.TritonError.INVALID_ARG)
             except Exception:  # noqa: BLE001 - the last line of defence: no traceback in an answer, no caller without one
                 incident = secrets.token_hex(6)
                 self._error(f"incident {incident}: {traceback.format_exc()}")
-                self._refuse(sender, f"internal error, incident {incident}", self._backend.TritonError.INTERNAL)
+                self._refuse(
+                    sender,
+                    f"{End.FAILED.value}: internal error, incident {incident}",
+                    self._backend.TritonError.INTERNAL,
+                )
 
     def is_ready(self) -> bool:
         """Whether there is an engine to run requests."""
@@ -237,9 +242,10 @@ class _TritonLine:
 
 
 def _told(piece: Piece) -> str:
+    """The word that says why comes first, for whoever goes by it."""
     if piece.end is End.CANCELLED:
         return "the caller cancelled the request"
-    return f"{piece.reason.value}: {piece.message}" if piece.reason is not None else piece.message
+    return f"{piece.reason or piece.end}: {piece.message}"
 
 
 def _code(error: Any, piece: Piece) -> Any:

@@ -27,6 +27,10 @@ from brim.retries import Budget
 
 MOST_UNDELIVERED_STEPS = 4
 """Steps that may wait for delivery; the engine then waits, too, so that memory is bounded."""
+MOST_CANARIES = 8
+"""Refused canaries that wait for anybody's next tokens at once."""
+NO_ROOM = frozenset({Reason.ROOM_FULL, Reason.SHED, Reason.DEADLINE})
+"""Refusals that say that there is much to do."""
 END_WAIT_S = 30.0
 """Longest wait for the threads when the host closes: a step or a delivery under way is finished first."""
 LOOK_EVERY_S = 1.0
@@ -74,6 +78,7 @@ class _Call:
     unsent: list[str] = field(default_factory=list)
     tokens: int = 0
     """Output tokens since the last piece."""
+    canary: bool = False
 
 
 class Host:
@@ -109,6 +114,7 @@ class Host:
         self._lock = threading.Condition()
         self._calls: dict[str, _Call] = {}
         self._news: queue.Queue[list[Event] | None] = queue.Queue(MOST_UNDELIVERED_STEPS)
+        self._canaries: list[_Call] = []
         self._closing = False
         self._threads = [
             threading.Thread(target=self._own_engine, name="brim-engine", daemon=True),
@@ -117,13 +123,19 @@ class Host:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: Request, line: Line, *, stream: bool) -> None:
+    def submit(self, request: Request, line: Line, *, stream: bool, canary: bool = False) -> None:
         """Take a request, or send its refusal at once. Never waits for a step.
+
+        Args:
+            request: as its caller sent it.
+            line: its caller's.
+            stream: pieces as they come, or one at the end.
+            canary: asks whether texts go on. Where there is no room for it, anybody's next tokens are its answer.
 
         Raises:
             ValueError: a living request has the same id.
         """
-        call = _Call(request, line, stream, TextStream(self._table, request.sampling.stop))
+        call = _Call(request, line, stream, TextStream(self._table, request.sampling.stop), canary=canary)
         with self._lock:
             events = self._scheduler.submit(request)
             others = [(self._calls.pop(event.request_id), event) for event in events if event.request_id in self._calls]
@@ -223,6 +235,7 @@ class Host:
                 self._on_step()
             except Exception:  # noqa: BLE001 - one fault must not silence every caller
                 self._on_error(f"delivery failed: {traceback.format_exc()}")
+        self._send_to_canaries(Piece("", 0, End.FAILED, None, "no text goes on any more"))
 
     def _next_news(self) -> list[Event] | None:
         try:
@@ -233,6 +246,7 @@ class Host:
     def _pass_on(self, events: Sequence[Event]) -> None:
         """What one step brought. A caller gets one piece of it, its end included."""
         added: list[_Call] = []
+        self._answer_canaries(events)
         for event in events:
             with self._lock:
                 call = self._calls.get(event.request_id)
@@ -267,7 +281,31 @@ class Host:
             if isinstance(event, Ended):
                 self._end(call, event)
 
+    def _answer_canaries(self, events: Sequence[Event]) -> None:
+        failed = next((event for event in events if isinstance(event, Ended) and event.end is End.FAILED), None)
+        if failed is not None:
+            self._send_to_canaries(Piece("", 0, End.FAILED, None, failed.message))
+        elif any(isinstance(event, Delta) for event in events):
+            self._send_to_canaries(Piece("", 0, End.STOP))
+
+    def _send_to_canaries(self, piece: Piece) -> None:
+        with self._lock:
+            calls, self._canaries = self._canaries, []
+        for call in calls:
+            self._send(call, piece)
+
+    def _waits_as_canary(self, call: _Call, ended: Ended) -> bool:
+        if not call.canary or ended.reason not in NO_ROOM:
+            return False
+        with self._lock:
+            fits = len(self._canaries) < MOST_CANARIES and not self._closing
+            if fits:
+                self._canaries.append(call)
+            return fits
+
     def _end(self, call: _Call, ended: Ended) -> None:
+        if self._waits_as_canary(call, ended):
+            return
         if ended.end not in (End.STOP, End.LENGTH):
             self._send(call, Piece("", 0, ended.end, ended.reason, ended.message))
             return

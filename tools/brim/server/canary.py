@@ -96,12 +96,16 @@ def ask(endpoint: Endpoint, model: str, tensors: Tensors | None = None, *, timeo
     return None
 
 
+def text_inputs(tensors: Tensors | None) -> dict[str, Any]:
+    """The JSON body of a request for ``/generate`` from arrays of one element; a short prompt where there are none."""
+    values = {name: array.ravel()[0] for name, array in (tensors or {}).items()} or {"text_input": TEXT}
+    return {name: value.decode() if isinstance(value, bytes) else value.item() for name, value in values.items()}
+
+
 def _ask_for_text(endpoint: Endpoint, model: str, tensors: Tensors | None, timeout_s: float) -> Refusal | None:
     """The canary of a decoupled model, which answers on ``/generate`` and on gRPC streams only."""
-    values = {name: array.ravel()[0] for name, array in (tensors or {}).items()} or {"text_input": TEXT}
-    body = {name: value.decode() if isinstance(value, bytes) else value.item() for name, value in values.items()}
     request = urllib.request.Request(
-        f"http://{endpoint.http}/v2/models/{model}/generate", json.dumps(body).encode(), method="POST"
+        f"http://{endpoint.http}/v2/models/{model}/generate", json.dumps(text_inputs(tensors)).encode(), method="POST"
     )
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:

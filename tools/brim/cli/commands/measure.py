@@ -1,6 +1,7 @@
 """``brim measure``: a service under load, with Triton's own batch statistics around every point.
 
-The load comes from the real perf_analyzer, or with ``--open-loop`` from Brim's own driver (``measure_open``).
+The load comes from the real perf_analyzer, or with ``--open-loop`` from Brim's own driver (``measure_open``); a language model's
+always from streaming callers of Brim's own (``measure_text``).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from brim.cli.commands.measure_target import (
     kept_in,
     numbers,
     payload,
+    refuse,
     serve_until_the_end,
 )
+from brim.cli.commands.measure_text import PROMPTS, TEXTS, TextOptions, measure_language_model
 from brim.cli.commands.serve import require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say
 from brim.config.generate import Profile
@@ -34,6 +37,7 @@ from brim.measure.measure import measure as measure_points
 from brim.measure.plan import Distribution, Mode, Plan, Protocol
 from brim.measure.point import FILE_NAME, Point
 from brim.measure.schedule import Arrivals
+from brim.measure.text.lengths import EXPECTED
 from brim.paths import Project, find_project
 from brim.server.endpoint import Endpoint, endpoint_from_url
 from brim.service.load import find_service
@@ -96,6 +100,28 @@ def measure(
     grpc_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The gRPC port at --url; the HTTP port plus one when absent.")
     ] = None,
+    prompts: Annotated[
+        str | None, typer.Option(help=f"Language models: tokens of a prompt: {EXPECTED}; {PROMPTS} when absent.")
+    ] = None,
+    texts: Annotated[
+        str | None, typer.Option(help=f"Language models: tokens of a text, said the same way; {TEXTS} when absent.")
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help='Language models: recorded lengths, JSON lines of {"prompt_tokens": 9, "output_tokens": 7}.'),
+    ] = None,
+    batch_share: Annotated[
+        float | None, typer.Option(help="Language models: share of requests of the last class of callers, 0 to 1.")
+    ] = None,
+    shared_prefix: Annotated[
+        int | None, typer.Option(min=1, help="Language models: tokens that all prompts begin with; none when absent.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Language models: the metrics port at --url.")
+    ] = None,
+    with_perf_analyzer: Annotated[
+        bool, typer.Option("--perf-analyzer", help="Language models: perf_analyzer's streaming callers as well.")
+    ] = False,
     window_ms: Annotated[
         int | None, typer.Option(min=100, help=f"One measurement window; {WINDOW_MS} when absent.")
     ] = None,
@@ -116,27 +142,61 @@ def measure(
         )
     if grpc_port is not None and url is None:
         raise InputError("--grpc-port without --url", hint="a server that is started here chooses its own ports")
-    _check_generator(
-        open_loop,
-        {
-            "--arrival": arrival,
-            "--trace": trace,
-            "--duration": duration,
-            "--give-up-ms": give_up_ms,
-            "--processes": processes,
-        },
-        {
-            "--concurrency": concurrency,
-            "--constant": constant or None,
-            "--window-ms": window_ms,
-            "--max-trials": max_trials,
-        },
-    )
     project = find_project()
     service = find_service(project.services, name)
+    folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-measure-{service.name}"
+    of_open_loop: dict[str, object] = {"--arrival": arrival, "--trace": trace, "--duration": duration}
+    of_open_loop["--give-up-ms"] = give_up_ms
+    of_windows: dict[str, object] = {"--window-ms": window_ms, "--max-trials": max_trials}
+    of_text: dict[str, object] = {"--prompts": prompts, "--texts": texts, "--pairs": pairs}
+    of_text |= {"--batch-share": batch_share, "--shared-prefix": shared_prefix, "--metrics-port": metrics_port}
+    if service.generation is not None:
+        refuse(
+            {
+                "--open-loop": open_loop or None,
+                "--constant": constant or None,
+                "--processes": processes,
+                "--protocol http": None if protocol is Protocol.GRPC else protocol,
+                **({} if with_perf_analyzer else of_windows),
+            },
+            f"for {name}, a language model",
+            "its callers stream over gRPC from one process: --concurrency is a closed loop, --rate an open one with "
+            "--arrival (constant is one) and --trace; windows are --perf-analyzer's",
+        )
+        text_options = TextOptions(
+            concurrency=None if concurrency is None else numbers(concurrency, "--concurrency"),
+            rates=None if rate is None else numbers(rate, "--rate"),
+            arrival=arrival,
+            trace=trace,
+            duration_s=duration,
+            give_up_ms=give_up_ms,
+            prompts=prompts,
+            texts=texts,
+            pairs=pairs,
+            batch_share=batch_share or 0.0,
+            shared_prefix=shared_prefix or 0,
+            perf_analyzer=with_perf_analyzer,
+            window_ms=window_ms,
+            max_trials=max_trials,
+            stability_percent=stability_percent,
+            seed=seed,
+        )
+        at = None
+        if url is not None:
+            at = endpoint_from_url(url, grpc_port=grpc_port, metrics_port=metrics_port)
+        return measure_language_model(project, service, text_options, at, folder, as_json=as_json)
+    refuse(
+        {**of_text, "--perf-analyzer": with_perf_analyzer or None},
+        f"for {name}, which is no language model",
+        "perf_analyzer is what measures it anyway; its rows have the service file's shapes",
+    )
+    _check_generator(
+        open_loop,
+        {**of_open_loop, "--processes": processes},
+        {"--concurrency": concurrency, "--constant": constant or None, **of_windows},
+    )
     # Where the metrics page is would be a guess, and nothing of it is in a point.
     running = None if url is None else replace(endpoint_from_url(url, grpc_port=grpc_port), metrics=None)
-    folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-measure-{service.name}"
     if open_loop:
         options = OpenLoopOptions(
             rates=None if rate is None else numbers(rate, "--rate"),
@@ -194,15 +254,14 @@ def _check_generator(open_loop: bool, own: dict[str, object], of_perf_analyzer: 
     Raises:
         InputError: there is one; all of them at once.
     """
-    lost = [name for name, value in (of_perf_analyzer if open_loop else own).items() if value is not None]
-    if not lost:
-        return
     if open_loop:
-        raise InputError(
-            f"{', '.join(lost)} beside --open-loop",
-            hint="those are perf_analyzer's; the open loop has --rate, --arrival (constant is one), --trace and --duration",
+        refuse(
+            of_perf_analyzer,
+            "beside --open-loop",
+            "those are perf_analyzer's; the open loop has --rate, --arrival (constant is one), --trace and --duration",
         )
-    raise InputError(f"{', '.join(lost)} without --open-loop", hint="--open-loop takes Brim's own driver")
+    else:
+        refuse(own, "without --open-loop", "--open-loop takes Brim's own driver")
 
 
 def _measure(
