@@ -107,11 +107,19 @@ class Bench:
             raise RuntimeError("cannot be replaced")
         self.engine.forget()
 
-    def ask(self, first: int = 0, tokens: int = 8, *, stream: bool = True, stop: tuple[str, ...] = ()) -> Listener:
+    def ask(
+        self,
+        first: int = 0,
+        tokens: int = 8,
+        *,
+        stream: bool = True,
+        stop: tuple[str, ...] = (),
+        prompt_tokens: int = 3,
+    ) -> Listener:
         listener = Listener()
         self._ids += 1
         sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
-        self.host.submit(Request(str(self._ids), (first, 1, 2), sampling), listener, stream=stream)
+        self.host.submit(Request(str(self._ids), (first, *range(1, prompt_tokens)), sampling), listener, stream=stream)
         return listener
 
 
@@ -186,6 +194,28 @@ def test_who_leaves_is_dropped_within_two_steps(bench: MakeBench) -> None:
     assert stayer.wait().end is End.LENGTH
     assert stayer.text == expected(5, 20)
     assert len(leaver.text) <= 6
+
+
+@pytest.mark.parametrize(
+    ("steps_before", "prompt_tokens"),
+    [(0, 3), (1, 200), (3, 3), (299, 3)],
+    ids=["before its first step", "between two pieces of its prompt", "decoding", "before its last step"],
+)
+def test_who_leaves_at_any_stage_holds_nothing_two_steps_later(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, steps_before: int, prompt_tokens: int
+) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    one.engine.gate = threading.Semaphore(steps_before)
+    leaver = one.ask(tokens=300, prompt_tokens=prompt_tokens)
+    until(lambda: one.engine.steps == steps_before)
+    leaver.left.set()
+    assert leaver.wait().end is End.CANCELLED
+    one.engine.gate.release(2)
+    until(lambda: not one.scheduler.has_work)
+    assert one.engine.steps <= steps_before + 2
+    assert one.engine.sequences == one.engine.used_blocks() == one.scheduler.metrics.value(m.BLOCKS_PROMISED) == 0
+    assert one.scheduler.cancel("1") == [] and one.scheduler.metrics.value(m.ENDS, "cancelled") == 1
 
 
 def test_a_line_that_breaks_costs_nobody_else_anything(bench: MakeBench) -> None:
