@@ -114,12 +114,14 @@ class Bench:
         *,
         stream: bool = True,
         stop: tuple[str, ...] = (),
+        prompt_tokens: int = 3,
         canary: bool = False,
     ) -> Listener:
         listener = Listener()
         self._ids += 1
         sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
-        self.host.submit(Request(str(self._ids), (first, 1, 2), sampling), listener, stream=stream, canary=canary)
+        request = Request(str(self._ids), (first, *range(1, prompt_tokens)), sampling)
+        self.host.submit(request, listener, stream=stream, canary=canary)
         return listener
 
 
@@ -194,6 +196,28 @@ def test_who_leaves_is_dropped_within_two_steps(bench: MakeBench) -> None:
     assert stayer.wait().end is End.LENGTH
     assert stayer.text == expected(5, 20)
     assert len(leaver.text) <= 6
+
+
+@pytest.mark.parametrize(
+    ("steps_before", "prompt_tokens"),
+    [(0, 3), (1, 200), (3, 3), (299, 3)],
+    ids=["before its first step", "between two pieces of its prompt", "decoding", "before its last step"],
+)
+def test_who_leaves_at_any_stage_holds_nothing_two_steps_later(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, steps_before: int, prompt_tokens: int
+) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    one.engine.gate = threading.Semaphore(steps_before)
+    leaver = one.ask(tokens=300, prompt_tokens=prompt_tokens)
+    until(lambda: one.engine.steps == steps_before)
+    leaver.left.set()
+    assert leaver.wait().end is End.CANCELLED
+    one.engine.gate.release(2)
+    until(lambda: not one.scheduler.has_work)
+    assert one.engine.steps <= steps_before + 2
+    assert one.engine.sequences == one.engine.used_blocks() == one.scheduler.metrics.value(m.BLOCKS_PROMISED) == 0
+    assert one.scheduler.cancel("1") == [] and one.scheduler.metrics.value(m.ENDS, "cancelled") == 1
 
 
 def test_a_line_that_breaks_costs_nobody_else_anything(bench: MakeBench) -> None:
@@ -327,3 +351,21 @@ def test_closing_ends_what_runs(bench: MakeBench) -> None:
     last = caller.wait()
     assert last.end in (End.FAILED, End.LENGTH)
     assert last.end is End.LENGTH or last.message == "enough"
+
+
+def test_who_goes_while_the_end_is_on_its_way_still_gets_it(bench: MakeBench) -> None:
+    """Triton keeps a request for ever whose last response is missing."""
+    one = bench()
+
+    class Late(Listener):
+        def gone(self) -> bool:
+            deadline = time.monotonic() + WAIT_S
+            while one.scheduler.has_work and time.monotonic() < deadline:
+                time.sleep(0.001)
+            return True
+
+    listener = Late()
+    sampling = Sampling(max_tokens=3, temperature=0, ignore_eos=True)
+    one.host.submit(Request("late", (0, 1, 2), sampling), listener, stream=True)
+    assert (listener.wait().end, listener.text) == (End.LENGTH, expected(0, 3))
+    assert one.host.living == 0

@@ -331,7 +331,9 @@ class Host:
     def _cancel(self, call: _Call) -> None:
         with self._lock:
             events = self._scheduler.cancel(call.request.id)
-            self._calls.pop(call.request.id, None)
+            if events:
+                self._calls.pop(call.request.id, None)
+        # Without an event the text has ended already, and that end is on its way: the last response must still go out.
         for event in events:
             if isinstance(event, Ended):
                 self._end(call, event)
