@@ -44,7 +44,7 @@ class WallClock:
         """Sleep until then."""
         time.sleep(max(0, at_us - self.now_us()) / US_PER_S)
 
-    def stepped(self, took_us: int) -> None:  # noqa: ARG002 - the time has passed by itself
+    def stepped(self, took_us: int) -> None:
         """See whether the run may go on.
 
         Raises:
