@@ -21,10 +21,13 @@ from brim.engine.engine import EngineLimits, Sampling, Step
 from brim.engine.fake import EOS, FakeEngine
 from brim.engine.host import Host, Piece
 from brim.engine.lifecycle import End
+from brim.engine.settings import Settings
 
 HERE = Path(__file__).parent
 BLOCK_TOKENS = 16
 STEP_S = 0.001
+SLOW_STEP_S = 0.01
+"""Where steps are counted by what a caller hears: longer than a piece takes to travel."""
 TWO_BYTES = 0xC3
 LETTERS = b"etaoinshrdlu mfgypbvk"
 OFTEN = 7
@@ -64,27 +67,19 @@ def often() -> bool:
     return next(shared.count) % OFTEN == 0
 
 
-class Bytes:
-    """A tokenizer whose tokens are bytes."""
-
-    table = (b"", *(bytes([byte]) for byte in range(1, 256)))
-
-    @classmethod
-    def load(cls, model: Path) -> Bytes:
-        return cls()
-
-    def tokens_of(self, text: str, *, most: int) -> list[int]:
-        return list(text.encode()[:most])
-
-
 class FaultyEngine(FakeEngine):
-    """Takes a millisecond a step."""
+    """Takes a millisecond a step. Tokens are bytes."""
 
-    pid = 0
-
-    def __init__(self, arguments: Any) -> None:
-        limits = EngineLimits(arguments.kv_blocks, BLOCK_TOKENS, 256, arguments.context_tokens, 256)
+    def __init__(self, settings: Settings) -> None:
+        limits = EngineLimits(settings.kv_blocks, BLOCK_TOKENS, 256, settings.context_tokens, 256)
         super().__init__(limits, next_token=self._letter)
+        self.step_s = SLOW_STEP_S if settings.max_sequences == 2 else STEP_S
+
+    def restart(self) -> None:
+        """It is never lost."""
+
+    def end(self) -> None:
+        """It has no process."""
 
     def close(self) -> None:
         """Nothing to close."""
@@ -106,7 +101,7 @@ class FaultyEngine(FakeEngine):
         return super().used_blocks() + (shared.cancelled if fault() == "keeps_blocks" else 0)
 
     def step(self) -> Step:
-        time.sleep(STEP_S)
+        time.sleep(self.step_s)
         shared.salt = shared.cancelled if fault() == "preemption_changes" else 0
         return super().step()
 
@@ -139,7 +134,7 @@ class FaultyLine(Line):  # type: ignore[misc]
         if planted == "mixes_callers" and piece.text and often():
             text = shared.last_text or text
         elif planted == "quotes_prompts" and piece.end is End.LENGTH and len(shared.prompts) > 1:
-            text += shared.prompts[-2]
+            text += shared.prompts[-1 - next(shared.count) % min(24, len(shared.prompts))]
         elif planted == "leaver_speaks" and piece.text:
             text, shared.left_text = shared.left_text or text, ""
         elif planted == "long_disturbs" and time.monotonic() < shared.long_until:
@@ -189,16 +184,16 @@ class FaultyHost(Host):
         def stepped() -> None:
             on_step()
             while self.pending and not self.living:
-                request, line, stream = self.pending.pop(0)
-                super(FaultyHost, self).submit(request, line, stream=stream)
+                request, line, more = self.pending.pop(0)
+                super(FaultyHost, self).submit(request, line, **more)
 
         super().__init__(*arguments, on_step=stepped, **more)
 
-    def submit(self, request: Any, line: Any, *, stream: bool) -> None:
+    def submit(self, request: Any, line: Any, **more: Any) -> None:
         if fault() == "static" and self.living >= 2:
-            self.pending.append((request, line, stream))
+            self.pending.append((request, line, more))
         else:
-            super().submit(request, line, stream=stream)
+            super().submit(request, line, **more)
 
 
 class FaultyModel(adapter.TextModel):
@@ -238,9 +233,12 @@ class _Other:
         return [*kept, pb_utils.Tensor("text_input", np.array([self._prompt], np.object_))]
 
 
-adapter.EngineProcess = FaultyEngine  # type: ignore[misc,assignment]
-adapter.Tokenizer = Bytes  # type: ignore[misc,assignment]
-adapter._model_path = lambda folder: folder
+def load(folder: Path, settings: Settings) -> adapter.Loaded:
+    """Tokens are bytes."""
+    table = (b"", *(bytes([byte]) for byte in range(1, 256)))
+    return adapter.Loaded(FaultyEngine(settings), lambda text, most: list(text.encode()[:most]), table)
+
+
 adapter._TritonLine = FaultyLine  # type: ignore[misc]
 adapter.Host = FaultyHost  # type: ignore[misc]
 host.TextStream = FaultyStream  # type: ignore[misc]
@@ -250,7 +248,7 @@ class TritonPythonModel:
     """Triton calls these three methods."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self._model = FaultyModel(args, pb_utils)
+        self._model = FaultyModel(args, pb_utils, load)
 
     def execute(self, requests: list[Any]) -> None:
         self._model.execute(requests)

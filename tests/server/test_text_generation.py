@@ -32,8 +32,8 @@ from brim.server.endpoint import Endpoint
 from brim.server.options import ServerOptions
 from brim.service.load import find_service
 from brim.service.samples import sample_rows
-from brim_export.language_model import find_source
 from brim_export.language_model_record import LanguageModelRecord
+from brim_export.language_model_source import find_source
 from brim_export.llama_reference import LlamaReference
 from brim_export.service_export import export_service, out_folder
 from tests.server.text_callers import MODEL, WAIT_S, Stream, metric, post

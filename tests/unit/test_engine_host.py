@@ -13,7 +13,7 @@ from brim.engine import metrics as m
 from brim.engine.admission import Policy
 from brim.engine.engine import EngineLimits, Sampling, Step
 from brim.engine.fake import FakeEngine
-from brim.engine.host import Host, Piece
+from brim.engine.host import MOST_CANARIES, Host, Piece
 from brim.engine.lifecycle import End, Reason, Request
 from brim.engine.scheduler import Scheduler
 
@@ -115,11 +115,13 @@ class Bench:
         stream: bool = True,
         stop: tuple[str, ...] = (),
         prompt_tokens: int = 3,
+        canary: bool = False,
     ) -> Listener:
         listener = Listener()
         self._ids += 1
         sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
-        self.host.submit(Request(str(self._ids), (first, *range(1, prompt_tokens)), sampling), listener, stream=stream)
+        request = Request(str(self._ids), (first, *range(1, prompt_tokens)), sampling)
+        self.host.submit(request, listener, stream=stream, canary=canary)
         return listener
 
 
@@ -242,6 +244,37 @@ def test_a_full_room_refuses_at_once_while_a_step_runs(bench: MakeBench) -> None
     assert [running.wait().end, waiting.wait().end] == [End.LENGTH] * 2
 
 
+def test_a_canary_that_finds_no_room_is_answered_once_texts_go_on(bench: MakeBench) -> None:
+    one = bench(max_sequences=1, max_waiting=0)
+    one.engine.gate = threading.Semaphore(0)
+    running = one.ask(tokens=40)
+    one.engine.gate.release(1)
+    while not running.pieces:
+        assert not running.done.wait(0.01)
+    canaries = [one.ask(tokens=1, canary=True) for _ in range(MOST_CANARIES)]
+    assert one.ask(tokens=1, canary=True).wait().reason is Reason.ROOM_FULL, "no more of them wait than that"
+    assert not any(canary.done.is_set() for canary in canaries)
+    one.engine.gate.release(1)
+    assert {canary.wait().end for canary in canaries} == {End.STOP}
+    late = one.ask(tokens=1, canary=True)
+    one.engine.fails = True
+    one.engine.gate.release(5)
+    assert (running.wait().end, late.wait().end) == (End.FAILED, End.FAILED)
+
+
+def test_a_canary_is_answered_when_the_host_closes(bench: MakeBench) -> None:
+    one = bench(max_sequences=1, max_waiting=0)
+    one.engine.gate = threading.Semaphore(0)
+    running = one.ask(tokens=40)
+    canary = one.ask(tokens=1, canary=True)
+    assert not canary.done.is_set()
+    one.engine.gate.release(1)
+    one.engine.gate = None
+    one.host.close()
+    assert running.wait().end in (End.FAILED, End.LENGTH)
+    assert canary.wait().end in (End.FAILED, End.STOP)
+
+
 def fail(one: Bench) -> list[Piece]:
     """Three callers, one of them with a seat, when a step fails; the ends that they were told."""
     one.engine.gate = threading.Semaphore(0)
@@ -318,3 +351,21 @@ def test_closing_ends_what_runs(bench: MakeBench) -> None:
     last = caller.wait()
     assert last.end in (End.FAILED, End.LENGTH)
     assert last.end is End.LENGTH or last.message == "enough"
+
+
+def test_who_goes_while_the_end_is_on_its_way_still_gets_it(bench: MakeBench) -> None:
+    """Triton keeps a request for ever whose last response is missing."""
+    one = bench()
+
+    class Late(Listener):
+        def gone(self) -> bool:
+            deadline = time.monotonic() + WAIT_S
+            while one.scheduler.has_work and time.monotonic() < deadline:
+                time.sleep(0.001)
+            return True
+
+    listener = Late()
+    sampling = Sampling(max_tokens=3, temperature=0, ignore_eos=True)
+    one.host.submit(Request("late", (0, 1, 2), sampling), listener, stream=True)
+    assert (listener.wait().end, listener.text) == (End.LENGTH, expected(0, 3))
+    assert one.host.living == 0

@@ -21,7 +21,7 @@ from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_o
 from brim.cli.output import people, put, put_answer, say
 from brim.config.generate import Profile
 from brim.errors import InputError, ModelFileError
-from brim.gateway.admission import Admission
+from brim.gateway.admission import Admission, admissions
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import request_limits
 from brim.isolation.checks import chosen
@@ -31,6 +31,7 @@ from brim.isolation.record import write_results
 from brim.isolation.result import Options, Result, totals
 from brim.isolation.suite import run_suite
 from brim.isolation.text import checks as text_checks
+from brim.isolation.text.special import patient_repository
 from brim.isolation.text.suite import is_language_model, run_text_suite
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer
@@ -286,8 +287,11 @@ def _serve(stack: ExitStack, project: Project | None, service: Service | None, *
         raise AssertionError("a service is given when no address is")
     require_artifacts(project, [service], Profile.DEFAULT)
     services = [service, *([] if service.generation else _companion(project, service))]
+    repository = project.model_repository
+    if service.generation:
+        repository = stack.enter_context(patient_repository(repository, service.name))
     server = EmbeddedServer(
-        project.model_repository,
+        repository,
         [one.name for one in services],
         cache=project.cache,
         log_file=new_log(project),
@@ -303,10 +307,16 @@ def _serve(stack: ExitStack, project: Project | None, service: Service | None, *
         server.endpoint,
         log_file=new_log(project, "gateway"),
         limits=request_limits(services),
-        admitted={one.name: Admission() for one in services},
+        admitted={name: _unbounded(bounds) for name, bounds in admissions(services, Profile.DEFAULT).items()},
         canaries=canaries(services),
     )
     return _Running(stack.enter_context(front).endpoint, server, supervisor)
+
+
+def _unbounded(bounds: Admission) -> Admission:
+    """What a gateway must know of a model, and nothing by which it refuses anybody."""
+    classes = tuple(replace(one, in_flight=None, timeout_us=None) for one in bounds.classes)
+    return Admission(classes=classes if bounds.tells else (), pieces=bounds.pieces, tells=bounds.tells)
 
 
 def _companion(project: Project, service: Service) -> list[Service]:

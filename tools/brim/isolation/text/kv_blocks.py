@@ -12,6 +12,7 @@ from brim.isolation.waiting import TIMEOUT_S
 HELD = (("brim_llm_kv_blocks_used", "brim_llm_kv_blocks_promised"), ("vllm:kv_cache_usage_perc",))
 """Sets of gauges that are all 0 when nobody holds a block; the first set that the page has counts."""
 PREEMPTIONS = ("brim_llm_preemptions_total", "vllm:num_preemptions_total")
+USUAL_BLOCK_TOKENS = 16
 POLL_S = 0.02
 
 
@@ -46,6 +47,11 @@ def preemptions(page: str, model: str) -> float:
     """How often a running text was sent back to wait; 0 where the page does not tell."""
     found = (sum_of(page, [name], model) for name in PREEMPTIONS)
     return next((value for value in found if value is not None), 0.0)
+
+
+def block_tokens(page: str, model: str) -> int:
+    """Tokens of a KV block; ``USUAL_BLOCK_TOKENS`` where the page does not tell."""
+    return round(sum_of(page, ["brim_llm_kv_block_tokens"], model) or USUAL_BLOCK_TOKENS)
 
 
 def wait_until_free(metrics: str, model: str, *, timeout_s: float) -> tuple[str, int | None]:

@@ -11,7 +11,7 @@ from brim.isolation.bench import Account
 from brim.isolation.text.bench import TextBench
 from brim.isolation.text.call import Call
 from brim.isolation.text.judge import judge_text
-from brim.isolation.text.kv_blocks import metrics_page, preemptions
+from brim.isolation.text.kv_blocks import block_tokens, metrics_page, preemptions
 from brim.isolation.text.plans import Material, good, shuffled
 from brim.isolation.text.special import no_special, settings_of, special_server
 from brim.measure.text.stream import Ask, Heard, TextCallers
@@ -23,6 +23,8 @@ SHORT_TOKENS, LONG_TOKENS = 8, 64
 MOST_STEPS = 8
 """Tokens of the long text until the waiting one has its first: a step to notice, one to prefill, and what travels meanwhile."""
 FEW_BLOCKS = 20
+FITS = 4
+"""A call of a small cache takes no more than this part of it: batch texts may keep no more against interactive ones."""
 CLASS = "brim_class"
 POLL_S = 0.005
 
@@ -57,7 +59,7 @@ def free_seat(bench: TextBench, material: Material, prefix: str) -> Account:
         _counted("It waits", SHORT_TOKENS),
     ]
     try:
-        with special_server(bench.own, bench.model, {"max_sequences": 2}) as server:
+        with special_server(bench.own, bench.model, max_sequences=2) as server:
             there = bench.at(server.endpoint)
             calls = there.learn(calls, account)
             if len(calls) == 3:
@@ -101,24 +103,39 @@ def small_cache(bench: TextBench, material: Material, prefix: str) -> Account:
     account = Account(skipped=no_special(bench.own, bench.model))
     if account.skipped or bench.own is None:
         return account
-    classes = sorted(settings_of(bench.own, bench.model).get("classes", []), key=lambda one: int(one["priority"]))
-    patient = [{**one, "deadline_ms": None} for one in classes]
-    changes = {"kv_blocks": FEW_BLOCKS, "classes": patient, "gives_up_ms": None}
+    classes = sorted(
+        settings_of(bench.own.repository, bench.model).get("classes", []), key=lambda one: int(one["priority"])
+    )
     names = [one["name"] for one in classes] or [None]
-    calls = [
-        replace(call, ask=replace(call.ask, parameters={CLASS: name} if name else {}))
-        for number, call in enumerate(good(material, material.count))
-        for name in [names[-1] if number % 3 else names[0]]
-    ]
     try:
-        with special_server(bench.own, bench.model, changes) as server:
-            there = bench.at(server.endpoint)
-            there.company(calls, prefix, account, callers=material.callers)
-            page = metrics_page(server.endpoint.metrics or "")
-            account.figures = {"preemptions": preemptions(page, bench.model), "kv_blocks": FEW_BLOCKS}
+        with special_server(bench.own, bench.model, kv_blocks=FEW_BLOCKS) as server:
+            metrics = server.endpoint.metrics or ""
+            fitting = _fitting(material, block_tokens(metrics_page(metrics), bench.model) * FEW_BLOCKS // FITS)
+            if not fitting:
+                account.skipped = f"no good call fits a {FITS}th of {FEW_BLOCKS} KV blocks"
+                return account
+            calls = [
+                replace(call, ask=replace(call.ask, parameters={CLASS: name} if name else {}))
+                for number, call in enumerate(good(replace(material, pool=fitting), material.count))
+                for name in [names[-1] if number % 3 else names[0]]
+            ]
+            bench.at(server.endpoint).company(calls, prefix, account, callers=material.callers)
+            preempted = preemptions(metrics_page(metrics), bench.model)
+            account.figures = {"preemptions": preempted, "kv_blocks": FEW_BLOCKS, "different_calls": len(fitting)}
     except (BrimError, OSError) as error:
         account.troubles.append(str(error))
         return account
     if not account.figures["preemptions"]:
         account.note = "no running text was sent back to wait, so that is not proven"
     return account
+
+
+def _fitting(material: Material, most_tokens: int) -> list[Call]:
+    """Good calls with no more tokens, prompt and text together."""
+    return [
+        call
+        for call in material.pool
+        if call.alone
+        and not isinstance(call.ask.options, bytes)
+        and (call.alone.input_tokens or 0) + call.ask.options["max_tokens"] <= most_tokens
+    ]

@@ -13,18 +13,19 @@ from brim.isolation.text.call import Call, alone_of
 from brim.isolation.text.generate import over_http
 from brim.isolation.text.judge import judge_text
 from brim.isolation.text.plans import Material, good, with_stops
-from brim.isolation.text.prompts import LONGEST_TOKENS, MANY_BYTES
+from brim.isolation.text.prompts import MANY_BYTES
 from brim.measure.text.stream import Ask
 
 UNFINISHED = "\ufffd"
-GOOD_ONES = 4
+TOKENS = 24
+GOOD_ONES = 2
 
 
 def streams(bench: TextBench, material: Material, prefix: str) -> Account:
     """Every text as a stream and as a whole, over gRPC and over HTTP."""
     account = Account()
     texts = [
-        *(Call(Ask(prompt.encode(), {"temperature": 0, "max_tokens": LONGEST_TOKENS})) for prompt in MANY_BYTES),
+        *(Call(Ask(prompt.encode(), {"temperature": 0, "max_tokens": TOKENS})) for prompt in MANY_BYTES),
         *(replace(call, starts_us=0) for call in good(material, min(GOOD_ONES, material.count))),
     ]
     many_bytes = 0
