@@ -16,7 +16,8 @@ import pytest
 from brim.errors import CouldNotTell, InputError
 from brim.isolation.judge import Verdict
 from brim.isolation.result import Options, Result
-from brim.isolation.text import checks, seats
+from brim.isolation.text import checks, seats, suite
+from brim.isolation.text.bench import TextBench
 from brim.isolation.text.checks import CHECKS
 from brim.isolation.text.suite import run_text_suite
 from brim.paths import Project
@@ -33,6 +34,7 @@ class Faulty:
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
         self.switch = server.repository / MODEL / "1" / "fault"
+        self.pool = suite.reference_pool(TextBench(server.endpoint, MODEL, OPTIONS))
 
     def check(self, name: str, fault: str = "", options: Options = OPTIONS) -> Result:
         """The fault is planted when texts alone are known."""
@@ -115,9 +117,11 @@ NAMED = {
 
 
 @pytest.mark.parametrize("fault", list(NAMED))
-def test_a_planted_fault_is_named(faulty: Faulty, fault: str) -> None:
+def test_a_planted_fault_is_named(faulty: Faulty, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same calls alone, again and again, would take longer than all the rest.
+    monkeypatch.setattr(suite, "reference_pool", lambda bench: faulty.pool)
     check, told = NAMED[fault]
-    options = replace(OPTIONS, answer_timeout_s=2.0) if told == "hung" else OPTIONS
+    options = replace(OPTIONS, answer_timeout_s=1.0) if told == "hung" else OPTIONS
     result = faulty.check(check, fault, options)
     assert not result.ok
     assert getattr(result, told) > 0 if told in list(Verdict) else told in result.message
