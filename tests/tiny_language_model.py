@@ -14,6 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -26,6 +28,7 @@ HEADS, KV_HEADS = 4, 2
 CORPUS = "Once upon a time the capital of France is the sea, and the sky is blue because the time is 12:30. " * 3
 FAMILIES: Mapping[str, Any] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
@@ -105,6 +108,7 @@ def tiny(family: str = "llama", *, halved: bool = True, padding: int = 0) -> Tin
         num_key_value_heads=KV_HEADS,
         head_dim=16,
         max_position_embeddings=CONTEXT_TOKENS,
+        sliding_window=None,
         tie_word_embeddings=family != "qwen3",
         initializer_range=0.3,
         attn_implementation="eager",

@@ -12,7 +12,7 @@ from typing import Any
 from brim.errors import ModelFileError
 from brim_export.gguf_file import value_of
 from brim_export.llama_reference import FAMILIES
-from brim_export.model_shape import gguf_shape
+from brim_export.model_shape import ModelShape, gguf_shape
 
 BYTE_LEVEL = "gpt2"
 """What ``tokenizer.ggml.model`` calls a byte-level vocabulary; a SentencePiece one is called llama."""
@@ -27,7 +27,7 @@ def check_gguf(path: Path, reader: Any) -> None:
     Raises:
         ModelFileError: names every fault.
     """
-    if value_of(reader, _SPLIT, 1) > 1:
+    if value_of(reader, _SPLIT, 1) != 1:
         raise ModelFileError(
             f"{path} is one of {value_of(reader, _SPLIT, 1)} files that make up the model",
             hint="put them together first: `llama-gguf-split --merge FIRST.gguf WHOLE.gguf`",
@@ -62,10 +62,32 @@ def _shape_faults(reader: Any) -> list[str]:
         return ["it has no tensor token_embd.weight"]
     except (TypeError, ValueError, ZeroDivisionError) as error:
         return [f"its sizes are no whole numbers: {error}"]
+    faults = _size_faults(reader, shape)
     tokens = len(value_of(reader, "tokenizer.ggml.tokens", []))
     if tokens and tokens != shape.vocabulary:
-        return [f"its vocabulary has {tokens} tokens, and its embedding {shape.vocabulary} rows"]
-    return []
+        faults.append(f"its vocabulary has {tokens} tokens, and its embedding {shape.vocabulary} rows")
+    return faults
+
+
+def _size_faults(reader: Any, shape: ModelShape) -> list[str]:
+    """What the metadata says against the tensors, before anything is as large as the former says."""
+    tensors = {tensor.name: [int(size) for size in tensor.shape] for tensor in reader.tensors}
+    width = value_of(reader, "embedding_length")
+    said = {
+        "token_embd.weight": [width, shape.vocabulary],
+        "blk.0.attn_q.weight": [width, value_of(reader, "attention.head_count") * shape.head_size],
+        "blk.0.attn_k.weight": [width, shape.kv_heads * shape.head_size],
+        "blk.0.ffn_up.weight": [width, value_of(reader, "feed_forward_length")],
+    }
+    faults = [
+        f"its {name} has the shape {tensors.get(name, 'of nothing')}, and its sizes say {sizes}"
+        for name, sizes in said.items()
+        if tensors.get(name) != sizes
+    ]
+    layers = sum(name.startswith("blk.") and name.endswith(".attn_q.weight") for name in tensors)
+    if layers != shape.layers:
+        faults.append(f"it has the tensors of {layers} layers, and says {shape.layers}")
+    return faults
 
 
 def _rope_faults(reader: Any) -> list[str]:

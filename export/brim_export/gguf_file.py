@@ -53,7 +53,11 @@ def read_gguf(path: Path) -> Any:
         ModelFileError: it is missing, cut short, or no GGUF file.
     """
     try:
-        return gguf.GGUFReader(path)
+        reader = gguf.GGUFReader(path)
+        for field in reader.fields.values():
+            # Texts are decoded only now, and those of a corrupt file may be none.
+            field.contents()
+        return reader
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror}", hint="name a GGUF file that exists") from error
     except (ValueError, KeyError, IndexError, OverflowError, TypeError, MemoryError) as error:

@@ -185,7 +185,7 @@ def _faults(folder: Path, config: Any, tokenizer: tokenizers.Tokenizer) -> list[
     if rope.get("partial_rotary_factor", 1) != 1:
         faults.append("its rotary embeddings take a part of a head, and the engine's take all of it")
     window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True):
+    if window and window < config.max_position_embeddings and getattr(config, "use_sliding_window", True):
         faults.append(f"its attention slides over {window} tokens, and the engine's does not")
     if FAMILIES[config.model_type] == PAIRED and getattr(config, "attention_bias", False):
         faults.append("its attention has biases, which the engine puts in another order")

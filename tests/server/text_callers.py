@@ -52,7 +52,8 @@ class Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A cancellation that crosses the last response can keep tritonserver 24.10 from unloading a decoupled model.
+        # Cancelled only where it has not ended: after some thousand cancellations that crossed a last response, each of
+        # which had been sent, tritonserver 24.10 left the model unloading for ever, and an exit took all of its timeout.
         self._client.stop_stream(cancel_requests=not self.ended)
         self._client.close()
 

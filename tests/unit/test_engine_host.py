@@ -13,7 +13,7 @@ from brim.engine import metrics as m
 from brim.engine.admission import Policy
 from brim.engine.engine import EngineLimits, Sampling, Step
 from brim.engine.fake import FakeEngine
-from brim.engine.host import Host, Piece
+from brim.engine.host import MOST_CANARIES, Host, Piece
 from brim.engine.lifecycle import End, Reason, Request
 from brim.engine.scheduler import Scheduler
 
@@ -107,11 +107,21 @@ class Bench:
             raise RuntimeError("cannot be replaced")
         self.engine.forget()
 
-    def ask(self, first: int = 0, tokens: int = 8, *, stream: bool = True, stop: tuple[str, ...] = ()) -> Listener:
+    def ask(
+        self,
+        first: int = 0,
+        tokens: int = 8,
+        *,
+        stream: bool = True,
+        stop: tuple[str, ...] = (),
+        prompt_tokens: int = 3,
+        canary: bool = False,
+    ) -> Listener:
         listener = Listener()
         self._ids += 1
         sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
-        self.host.submit(Request(str(self._ids), (first, 1, 2), sampling), listener, stream=stream)
+        request = Request(str(self._ids), (first, *range(1, prompt_tokens)), sampling)
+        self.host.submit(request, listener, stream=stream, canary=canary)
         return listener
 
 
@@ -188,6 +198,28 @@ def test_who_leaves_is_dropped_within_two_steps(bench: MakeBench) -> None:
     assert len(leaver.text) <= 6
 
 
+@pytest.mark.parametrize(
+    ("steps_before", "prompt_tokens"),
+    [(0, 3), (1, 200), (3, 3), (299, 3)],
+    ids=["before its first step", "between two pieces of its prompt", "decoding", "before its last step"],
+)
+def test_who_leaves_at_any_stage_holds_nothing_two_steps_later(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, steps_before: int, prompt_tokens: int
+) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    one.engine.gate = threading.Semaphore(steps_before)
+    leaver = one.ask(tokens=300, prompt_tokens=prompt_tokens)
+    until(lambda: one.engine.steps == steps_before)
+    leaver.left.set()
+    assert leaver.wait().end is End.CANCELLED
+    one.engine.gate.release(2)
+    until(lambda: not one.scheduler.has_work)
+    assert one.engine.steps <= steps_before + 2
+    assert one.engine.sequences == one.engine.used_blocks() == one.scheduler.metrics.value(m.BLOCKS_PROMISED) == 0
+    assert one.scheduler.cancel("1") == [] and one.scheduler.metrics.value(m.ENDS, "cancelled") == 1
+
+
 def test_a_line_that_breaks_costs_nobody_else_anything(bench: MakeBench) -> None:
     one = bench()
     broken = Listener()
@@ -210,6 +242,37 @@ def test_a_full_room_refuses_at_once_while_a_step_runs(bench: MakeBench) -> None
     assert (last.end, last.reason, refused.text) == (End.REFUSED, Reason.ROOM_FULL, "")
     one.engine.gate.release(40)
     assert [running.wait().end, waiting.wait().end] == [End.LENGTH] * 2
+
+
+def test_a_canary_that_finds_no_room_is_answered_once_texts_go_on(bench: MakeBench) -> None:
+    one = bench(max_sequences=1, max_waiting=0)
+    one.engine.gate = threading.Semaphore(0)
+    running = one.ask(tokens=40)
+    one.engine.gate.release(1)
+    while not running.pieces:
+        assert not running.done.wait(0.01)
+    canaries = [one.ask(tokens=1, canary=True) for _ in range(MOST_CANARIES)]
+    assert one.ask(tokens=1, canary=True).wait().reason is Reason.ROOM_FULL, "no more of them wait than that"
+    assert not any(canary.done.is_set() for canary in canaries)
+    one.engine.gate.release(1)
+    assert {canary.wait().end for canary in canaries} == {End.STOP}
+    late = one.ask(tokens=1, canary=True)
+    one.engine.fails = True
+    one.engine.gate.release(5)
+    assert (running.wait().end, late.wait().end) == (End.FAILED, End.FAILED)
+
+
+def test_a_canary_is_answered_when_the_host_closes(bench: MakeBench) -> None:
+    one = bench(max_sequences=1, max_waiting=0)
+    one.engine.gate = threading.Semaphore(0)
+    running = one.ask(tokens=40)
+    canary = one.ask(tokens=1, canary=True)
+    assert not canary.done.is_set()
+    one.engine.gate.release(1)
+    one.engine.gate = None
+    one.host.close()
+    assert running.wait().end in (End.FAILED, End.LENGTH)
+    assert canary.wait().end in (End.FAILED, End.STOP)
 
 
 def fail(one: Bench) -> list[Piece]:

@@ -147,6 +147,23 @@ def test_a_file_that_was_cut_short_anywhere_is_refused(tmp_path: Path, model: Ti
             read_gguf(path)
 
 
+def test_whatever_a_file_says_is_read_or_refused(tmp_path: Path, model: Tiny) -> None:
+    whole = save_gguf(tmp_path / "whole.gguf", model).read_bytes()
+    metadata, draw = whole.index(b"token_embd.weight"), np.random.default_rng(5)
+    path, refusals = tmp_path / "harmed.gguf", 0
+    for _ in range(60):
+        harmed = bytearray(whole)
+        for place in draw.integers(0, metadata, 3):
+            harmed[place] = draw.integers(256)
+        path.write_bytes(harmed)
+        try:
+            check_gguf(path, read_gguf(path))
+        except ModelFileError as error:
+            refusals += 1
+            assert error.hint
+    assert refusals > 0
+
+
 def test_another_architecture_has_no_reference(tmp_path: Path, model: Tiny) -> None:
     with pytest.raises(ModelFileError, match="architecture qwen9"):
         LlamaReference(save_gguf(tmp_path / "other.gguf", model, architecture="qwen9"))
@@ -170,6 +187,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "vocabulary": ({"tokenizer.ggml.tokens": ["a", "b"]}, r"its vocabulary has 2 tokens, and its embedding \d+ rows"),
     "scaled": ({"llama.rope.scaling.type": "yarn"}, r"rotary embeddings are scaled \(yarn\)"),
     "partly rotated": ({"llama.rope.dimension_count": 8}, "rotary embeddings take 8 of 16 values"),
+    "another width": ({"llama.feed_forward_length": 96}, r"ffn_up.weight has the shape \[64, 128\], .* \[64, 96\]"),
+    "more layers": ({"llama.block_count": 2**31}, "tensors of 2 layers, and says 2147483648"),
     "no context": ({"llama.context_length": Drop}, "it has no llama.context_length"),
     "heads by layer": ({"llama.attention.head_count_kv": [2, 2]}, "its sizes are no whole numbers"),
 }

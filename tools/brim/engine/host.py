@@ -284,7 +284,7 @@ class Host:
     def _answer_canaries(self, events: Sequence[Event]) -> None:
         failed = next((event for event in events if isinstance(event, Ended) and event.end is End.FAILED), None)
         if failed is not None:
-            self._send_to_canaries(Piece("", 0, End.FAILED, None, failed.message))
+            self._send_to_canaries(Piece("", 0, End.FAILED, failed.reason, failed.message))
         elif any(isinstance(event, Delta) for event in events):
             self._send_to_canaries(Piece("", 0, End.STOP))
 

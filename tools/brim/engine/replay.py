@@ -144,9 +144,7 @@ class Replay:
         for event in events:
             seen = self._seen[int(event.request_id)]
             if isinstance(event, Delta):
-                seen.tokens += len(event.tokens)
-                seen.first_us = self._heard_us if seen.first_us < 0 else seen.first_us
-                seen.last_us = self._heard_us
+                seen.take(len(event.tokens), self._heard_us)
             elif isinstance(event, Ended):
                 seen.end, seen.reason = event.end, event.reason
                 self._on_end(self._heard_us)

@@ -25,7 +25,7 @@ BEGIN_PARAMETER = "brim_begin"
 """Parameter, true, of a request that wants an empty response at once: until then Triton does not see an HTTP caller leave."""
 TIMEOUT_PARAMETER, PRIORITY_PARAMETER = "timeout", "priority"
 """KServe's, the former in microseconds. Triton takes them out of a gRPC request and leaves them in one over HTTP."""
-LONGEST_TIMEOUT_US = 86_400_000_000
+LONGEST_TIMEOUT_US, LARGEST_PRIORITY = 86_400_000_000, 2**32 - 1
 _LONGEST_SHOWN = 60
 
 
@@ -96,11 +96,12 @@ class RequestReader:
             InputError: what is wrong with it, for its caller's eyes.
         """
         named = dict(parameters)
-        priority = self._priority(named.pop(CLASS_PARAMETER, None), named.pop(PRIORITY_PARAMETER, 0))
-        kind, useful_us = self._settings.class_of(priority)
-        useful_us = timeout_us or _timeout_us(named.pop(TIMEOUT_PARAMETER, None)) or useful_us
-        canary, begin = (named.pop(name, False) is True for name in (CANARY_PARAMETER, BEGIN_PARAMETER))
+        priority = self._priority(named.pop(CLASS_PARAMETER, None), named.pop(PRIORITY_PARAMETER, None))
         stream = bool(tensors.get("stream", False))
+        kind, useful_us = self._settings.class_of(priority, stream=stream)
+        own_us = _whole(TIMEOUT_PARAMETER, named.pop(TIMEOUT_PARAMETER, None), LONGEST_TIMEOUT_US)
+        useful_us = timeout_us or own_us or useful_us
+        canary, begin = (named.pop(name, False) is True for name in (CANARY_PARAMETER, BEGIN_PARAMETER))
         exclude = bool(tensors.get("exclude_input_in_output", stream))
         if stream and not exclude:
             raise InputError(
@@ -127,7 +128,7 @@ class RequestReader:
 
     def _priority(self, name: Any, given: Any) -> int:
         if name is None:
-            return given if isinstance(given, int) else 0
+            return _whole(PRIORITY_PARAMETER, given, LARGEST_PRIORITY)
         for one in self._settings.classes:
             if one.name == name:
                 return one.priority
@@ -156,12 +157,13 @@ class RequestReader:
         return text, tokens
 
 
-def _timeout_us(given: Any) -> int:
+def _whole(name: str, given: Any, most: int) -> int:
+    """A number of KServe's; 0 where none is given."""
     if given is None:
         return 0
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= LONGEST_TIMEOUT_US:
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= most:
         raise InputError(
-            f"{TIMEOUT_PARAMETER} is {repr(given)[:_LONGEST_SHOWN]}, expected microseconds up to a day, {LONGEST_TIMEOUT_US}",
-            hint="0, or none, for the deadline of the caller's class",
+            f"{name} is {repr(given)[:_LONGEST_SHOWN]}, expected a whole number from 0 to {most}",
+            hint="0, or none, for what the caller's class has; timeout is in microseconds",
         )
     return given

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from itertools import count
 
 from brim.engine.admission import BATCH, INTERACTIVE, Pace, Policy, misfit, too_late
 from brim.engine.counting import Counting
@@ -43,6 +44,9 @@ from brim.engine.step_time import StepShape, prefill_pairs
 
 PIECE = Sampling(max_tokens=1, temperature=0, ignore_eos=True)
 """Of a piece: the one token that an engine has to be asked for."""
+next_sequence = count().__next__
+"""The number of the next sequence, unlike all before, whoever asks: an engine may outlive its scheduler, and takes no number
+twice."""
 
 
 class Scheduler:
@@ -86,7 +90,7 @@ class Scheduler:
         self._promised_blocks = self._promised_seats = 0
         self._aged: set[int] = set()
         self._share_held = False
-        self._numbers = self._sequences = 0
+        self._numbers = 0
         self._planned: dict[str, int] = {}
         self._pairs = 0
         self._shape = StepShape()
@@ -489,8 +493,7 @@ class Scheduler:
         sampling = entry.request.sampling if whole else PIECE
         if whole and entry.text and entry.replay is None:
             sampling = replace(sampling, max_tokens=sampling.max_tokens - len(entry.text))
-        sequence = self._sequences
-        self._sequences += 1
+        sequence = next_sequence()
         try:
             self._engine.add(sequence, entry.prompt[:end], sampling)
         except Exception as error:  # noqa: BLE001 - whatever the engine says of one sequence is that request's end alone

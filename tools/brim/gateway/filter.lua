@@ -92,8 +92,11 @@ local function look_at(handle)
     if whole and asked.stream then
       return answer(handle, is_grpc, 400, 3, "bad_request", "a text that comes in pieces is asked for at /generate_stream")
     end
-    metadata:set("brim", "whole", whole)
-    local told = told_json(text, model.bounds.has_classes and class.name, own_ms, asked, whole)
+    local one = whole and "answer" or not asked.stream and "event" or nil
+    if one then
+      metadata:set("brim", "one", one)
+    end
+    local told = told_json(text, model.bounds.has_classes and class.name, own_ms, asked, one)
     headers:replace("content-length", format("%d", body:setBytes(told)))
   elseif own_ms then
     headers:replace("x-envoy-upstream-rq-timeout-ms", format("%d", own_ms))
@@ -132,8 +135,8 @@ function envoy_on_response(handle)
     local headers = handle:headers()
     local status = headers:get(":status")
     if models[metadata["model"]].bounds.pieces and not headers:get("x-brim-reason") then
-      if status ~= "200" or metadata["whole"] then
-        reword(handle, status, metadata["whole"])
+      if status ~= "200" or metadata["one"] then
+        reword(handle, status, metadata["one"])
       elseif sub(headers:get("content-type") or "", 1, 17) == "text/event-stream" then
         look_at_pieces(handle)
       end

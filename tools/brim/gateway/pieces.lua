@@ -5,8 +5,8 @@
 -- HOST_ERRORS comes from the generated configuration: the word in front of an error's text -> the status it has here.
 --
 -- Triton looks at the connection of an HTTP request again only once an answer has begun, so a caller that leaves before is
--- not seen. Hence what comes for /generate goes on to /generate_stream (see routes.py), the host begins its answer at once,
--- and of that answer the caller gets the last event.
+-- not seen. Hence what comes for /generate goes on to /generate_stream (see routes.py), the host begins an answer that has no
+-- pieces at once, and of that answer the caller gets the last event.
 
 -- Of what came before, this much is kept: an error's beginning may be cut in two.
 local ERROR_EVENT = 'data: {"error":"'
@@ -18,8 +18,8 @@ local function host_reason(text)
 end
 
 -- The body of a request with its class, where the model knows classes, and its time, in place of one that is not the shortest.
-local function told_json(text, class_name, own_ms, asked, whole)
-  local more = { whole and '"brim_begin":true' or nil }
+local function told_json(text, class_name, own_ms, asked, begins)
+  local more = { begins and '"brim_begin":true' or nil }
   if class_name and not asked.class then
     more[#more + 1] = format('"brim_class":"%s"', class_name)
   end
@@ -76,9 +76,10 @@ local function replace_answer(handle, body, text, reason)
   end
 end
 
--- An error, or all of an answer to /generate. A host's error comes as an event, and with whatever status: that of an answer
--- that has begun, or the one that Triton 24.10 makes of it after it has let go of it, mostly 400.
-local function reword(handle, status, whole)
+-- An error, or all of a text that does not come in pieces: the one answer of /generate, or the one event over SSE. A host's
+-- error comes as an event, and with whatever status: that of an answer that has begun, or the one that Triton 24.10 makes of
+-- it after it has let go of it, mostly 400.
+local function reword(handle, status, one)
   local body = handle:body()
   local text = body and body:getBytes(0, body:length()) or ""
   local event = match(text, "data: ([^\n]*)\n\n$")
@@ -86,11 +87,15 @@ local function reword(handle, status, whole)
   local reason = said and host_reason(said)
   if reason then
     replace_answer(handle, body, said, reason)
-  elseif event and whole then
+  elseif event and one then
     if said and status == "200" then
       handle:headers():replace(":status", "400")
     end
-    replace_answer(handle, body, event)
+    if one == "event" and not said then
+      body:setBytes("data: " .. event .. "\n\n")
+    else
+      replace_answer(handle, body, event)
+    end
   end
 end
 

@@ -8,14 +8,12 @@ from brim.measure import plot
 from brim.measure.plan import Mode
 from brim.measure.text.perf_stream import StreamCheck
 from brim.measure.text.plot import figure as drawing_of
-from brim.measure.text.point import TextPoint
+from brim.measure.text.point import UNANSWERED, TextPoint
 from brim.report.document import Figure, Picture, Section, Table
 from brim.report.groups import MOST_OPEN, Origin
 from brim.report.inline_svg import SVG_STYLE, inline_svg
 from brim.report.words import command_text, conditions_of, in_a_line, milliseconds, number, percent
-from brim.units import us_to_ms
 
-UNANSWERED = ("refused", "expired", "timed_out", "cancelled", "failed", "not_sent")
 PARTS = (
     ("client's", "client"),
     ("sent late", "sent_late"),
@@ -43,12 +41,7 @@ def section(points: Sequence[TextPoint], checks: Sequence[StreamCheck]) -> Secti
 
 def objective_of(point: TextPoint) -> str:
     """What a point was held against, in words."""
-    slo = point.slo
-    if slo is None:
-        return "none: nothing bounds TTFT or TPOT"
-    limits = (("TTFT", slo.ttft_us), ("TPOT", slo.tpot_us))
-    told = [f"{name} {us_to_ms(us):g} ms" for name, us in limits if us is not None]
-    return f"p{slo.percentile:g} within {' and '.join(told)}"
+    return "none: nothing bounds TTFT or TPOT" if point.slo is None else point.slo.in_words
 
 
 def _sentence(point: TextPoint) -> str:

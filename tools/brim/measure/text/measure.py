@@ -31,9 +31,9 @@ from brim.measure.text.point import (
     read_text_points,
     text_counts,
 )
-from brim.measure.text.prompts import Prompts, count_words
+from brim.measure.text.prompts import CALIBRATIONS, Prompts, count_words
 from brim.measure.text.run import TextLoad, TextRun, run_load
-from brim.measure.text.server_side import Difference, Reading, ServerSide, is_idle, read_page
+from brim.measure.text.server_side import Difference, Reading, ServerSide, is_idle, read_page, texts_ended
 from brim.measure.text.stream import TextCallers
 from brim.server.endpoint import Endpoint
 from brim.units import US_PER_S
@@ -118,6 +118,7 @@ async def _run(
         (0, load.due_us, load.duration_us) if isinstance(load, Schedule) else (load, (), plan.duration_us)
     )
     async with TextCallers(target.endpoint, target.model) as callers:
+        unsettled = await _read(target)
         count = await count_words(callers, words_seed)
         if not count.told:
             raise CouldNotTell(
@@ -136,20 +137,30 @@ async def _run(
             timeout_us=plan.timeout_us,
             in_flight_limit=MOST_CALLERS,
         )
-        before = await _settled(target)
+        begun = await _settled(target, unsettled, CALIBRATIONS)
         run = await run_load(callers, target.endpoint, target.model, sent)
-        return before, await _settled(target), run
+        return begun, await _settled(target, begun, run.whole.outcomes.counts[Outcome.ANSWERED]), run
 
 
-async def _settled(target: Target) -> Reading | None:
-    """The metrics page once nothing runs and nothing waits, or after ``SETTLE_TIMEOUT_S``; None without a page."""
+async def _read(target: Target) -> Reading | None:
     address = target.endpoint.metrics
-    if address is None:
-        return None
+    return None if address is None else await asyncio.to_thread(read_page, address, target.model)
+
+
+async def _settled(target: Target, since: Reading | None, answered: int) -> Reading | None:
+    """The metrics page once nothing runs or waits, and it counts as many whole texts more as have been heard.
+
+    The page is brought up to date after a step's answers have left, so it may be behind them. After ``SETTLE_TIMEOUT_S`` it is
+    what it is. None without a page.
+    """
     deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
-        reading = await asyncio.to_thread(read_page, address, target.model)
-        if reading is None or is_idle(reading) or time.monotonic() > deadline_s:
+        reading = await _read(target)
+        if reading is None or time.monotonic() > deadline_s:
+            return reading
+        ended = texts_ended(reading)
+        behind = since is not None and ended is not None and ended - (texts_ended(since) or 0) < answered
+        if is_idle(reading) and not behind:
             return reading
         await asyncio.sleep(SETTLE_POLL_S)
 

@@ -13,9 +13,12 @@ from brim.measure.json_lines import append_line, read_lines
 from brim.measure.open_point import Generator, Part
 from brim.measure.plan import Mode
 from brim.measure.text.account import TextAccount
+from brim.units import us_to_ms
 
 FILE_NAME = "text.jsonl"
 PERCENTILES = (50.0, 90.0, 99.0)
+UNANSWERED = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.ANSWERED)
+"""Fields of the outcomes of requests that got no whole text."""
 
 
 class TokenSlo(Part):
@@ -24,6 +27,13 @@ class TokenSlo(Part):
     percentile: float = Field(gt=0, le=100)
     ttft_us: int | None
     tpot_us: int | None
+
+    @property
+    def in_words(self) -> str:
+        """For people: ``p99 within TTFT 2000 ms and TPOT 200 ms``."""
+        limits = (("TTFT", self.ttft_us), ("TPOT", self.tpot_us))
+        told = [f"{name} {us_to_ms(us):g} ms" for name, us in limits if us is not None]
+        return f"p{self.percentile:g} within {' and '.join(told)}"
 
 
 class TextCounts(Part):

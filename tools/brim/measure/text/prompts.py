@@ -25,6 +25,8 @@ WORDS = tuple(_LISTED.split())
 """Short ones, which a vocabulary of English text has whole, with the space before them."""
 SHORT_WORDS, LONG_WORDS = 16, 144
 """Prompts from whose counts the tokens of a word are worked out."""
+CALIBRATIONS = 2
+"""So many requests."""
 ONE_TOKEN = {"max_tokens": 1, "temperature": 0, "ignore_eos": True}
 COUNT_LIMIT_S = 60.0
 

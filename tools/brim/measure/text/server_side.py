@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
+from brim.engine.lifecycle import End
 from brim.engine.metrics import (
     ENDS,
     KV_USAGE,
@@ -127,6 +128,12 @@ def is_idle(reading: Reading) -> bool:
 def gauge(reading: Reading, family: Family) -> float | None:
     """Its value; None when the page has it under neither name."""
     return next((reading.values[name, ""] for name in _names(family) if (name, "") in reading.values), None)
+
+
+def texts_ended(reading: Reading) -> int | None:
+    """Whole texts since the model's start; None when the page does not count them."""
+    known = [reading.values.get((ENDS.name, end.value)) for end in (End.STOP, End.LENGTH)]
+    return None if known == [None, None] else round(sum(value or 0.0 for value in known))
 
 
 @dataclass(frozen=True, slots=True)
