@@ -123,9 +123,9 @@ class Told:
     most: int = 0
 
     async def ask(
-        self, ask: Ask, *, limit_s: float, into: Heard | None = None, headers: Mapping[str, str] | None = None
+        self, ask: Ask, *, limit_s: float, heard: Heard | None = None, headers: Mapping[str, str] | None = None
     ) -> Heard:
-        heard = Heard() if into is None else into
+        heard = Heard() if heard is None else heard
         heard.sent_us = clock_us()
         if not ask.prompt:
             heard.ended_us, heard.error = clock_us(), "the prompt has no tokens"
@@ -138,6 +138,7 @@ class Told:
             if self.refuse_every and len(self.asked) % self.refuse_every == 0:
                 heard.ended_us, heard.error = clock_us(), "room_full: no place"
                 return heard
+            assert isinstance(ask.options, Mapping)
             for _ in range(ask.options["max_tokens"]):
                 heard.pieces.append((clock_us(), 1, "x"))
                 await asyncio.sleep(self.after_s)
