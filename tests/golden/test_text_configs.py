@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from brim.adapter_parameter import PARAMETER
 from brim.config.files import config_texts, differences, needed_files, write_configs
 from brim.config.generate import BATCH_PROFILES, TEXT_PROFILES, Profile, model_configs, models_of
 from brim.config.generation import vllm_arguments_text
 from brim.engine.lifecycle import RequestClass
-from brim.engine.settings import PARAMETER, read_settings
+from brim.engine.settings import read_settings
 from brim.engine.template import MODEL_PY
 from brim.errors import InputError
 from brim.service.load import check_text, load_service
@@ -39,6 +40,8 @@ def test_the_host_reads_what_the_generator_writes(story: Service) -> None:
     assert (settings.context_tokens, settings.kv_blocks, settings.chunk_tokens) == (2048, 100, 128)
     assert (settings.precision, settings.threads) == ("bf16", 3)
     assert (settings.policy.max_sequences, settings.policy.max_waiting) == (16, 10)
+    assert settings.policy.longest_wait_us == {RequestClass.INTERACTIVE: 1_500_000, RequestClass.BATCH: 90_000_000}
+    assert settings.policy.batch_kept_share == 0.25
     assert settings.class_of(4) == (RequestClass.BATCH, 90_000_000)
     assert settings.class_of(1) == (RequestClass.INTERACTIVE, 20_000_000)
 

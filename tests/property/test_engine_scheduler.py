@@ -54,6 +54,7 @@ def any_policy(chance: Random, limits: EngineLimits) -> Policy:
         longest_wait_us=chance.choice([{}, {BATCH: 30 * STEP_US}, {INTERACTIVE: 0}]),
         preempts=chance.random() < 0.8,
         max_preemptions=chance.randint(0, 3),
+        batch_kept_share=chance.choice([1.0, 1.0, 0.5, 0.2]),
     )
 
 
@@ -121,6 +122,7 @@ class World:
         promised = self.scheduler.metrics.value(m.BLOCKS_PROMISED)
         assert self.engine.used_blocks() <= promised <= self.limits.total_blocks
         assert self.scheduler.metrics.value(m.RUNNING) <= self.policy.max_sequences
+        assert min(self.scheduler._share_left()) >= 0
 
     def finish(self) -> None:
         for _ in range(MOST_STEPS):
@@ -258,7 +260,15 @@ def test_nobody_starves_behind_those_who_keep_coming(chance: Random) -> None:
     limits = EngineLimits(30, 4, 40, 200, 1000)
     ageing = {INTERACTIVE: 20 * STEP_US, BATCH: 60 * STEP_US}
     world = World(
-        limits, Policy(max_sequences=4, max_waiting=6, ageing_us=ageing, max_preemptions=chance.randint(0, 2))
+        limits,
+        Policy(
+            max_sequences=4,
+            max_waiting=6,
+            ageing_us=ageing,
+            preempts=chance.random() < 0.8,
+            max_preemptions=chance.randint(0, 2),
+            batch_kept_share=chance.choice([1.0, 0.95]),
+        ),
     )
     world.submit(
         Request("long", (5,) * chance.randint(60, 90), Sampling(max_tokens=20, temperature=0, ignore_eos=True), BATCH)
@@ -362,12 +372,13 @@ def test_what_never_fits_is_refused_at_once_and_what_fits_is_not(chance: Random)
     request = any_request(chance, 0, limits)
     world.submit(replace(request, deadline_us=None))
     blocks = -(-request.most_tokens // limits.block_tokens)
+    most_blocks = world.policy.kept_blocks(limits) if request.kind is BATCH else limits.total_blocks
     if request.most_tokens > limits.context_tokens:
         expected: Reason | None = Reason.TOO_LONG_FOR_CONTEXT
     else:
-        expected = Reason.TOO_LONG_FOR_CACHE if blocks > limits.total_blocks else None
+        expected = Reason.TOO_LONG_FOR_CACHE if blocks > most_blocks else None
     assert (world.ends["r0"].reason if world.ends else None) is expected
-    assert (misfit(request, limits) or (None,))[0] is expected
+    assert (misfit(request, limits, world.policy) or (None,))[0] is expected
 
 
 def test_an_id_in_use_is_an_error_and_touches_nobody() -> None:

@@ -236,10 +236,71 @@ def test_who_waits_longer_than_its_class_may_is_refused() -> None:
     assert ends(bench.steps(2)) == [("waits", End.REFUSED, Reason.DEADLINE)]
 
 
+def test_a_slow_step_is_no_reason_to_refuse_whom_a_seat_is_free_for() -> None:
+    bench = Bench(Policy(max_sequences=2, longest_wait_us={INTERACTIVE: 2 * MS}))
+    bench.submit("a", tokens=8)
+    bench.steps(1)
+    bench.submit("b", tokens=2)
+    bench.clock.now_us += 50 * MS
+    assert ends(bench.steps(2)) == [("b", End.LENGTH, None)]
+
+
 def test_nobody_is_refused_on_a_guess() -> None:
     """Before any request has ended, how long a seat is held is not known."""
     bench = Bench(Policy(max_sequences=1, longest_wait_us={INTERACTIVE: 0}))
     assert bench.submit("a") == bench.submit("b") == []
+
+
+def test_interactive_requests_get_back_all_but_the_batch_share() -> None:
+    """Two seats of four are kept by batch requests that waited long; two others had what was free, and lose it."""
+    bench = Bench(Policy(max_sequences=4, batch_kept_share=0.5, ageing_us={INTERACTIVE: 90 * MS, BATCH: 0}))
+    for id_ in ("b1", "b2", "b3", "b4"):
+        bench.submit(id_, prompt=4, tokens=12, kind=BATCH)
+    bench.steps(2)
+    assert bench.metrics.value(m.RUNNING) == 4
+    for id_ in ("i1", "i2", "i3"):
+        bench.submit(id_, prompt=4, tokens=4)
+    bench.rest()
+    assert bench.metrics.value(m.PREEMPTIONS) == 2
+    order = [id_ for entry in bench.scheduler.step_log for id_ in entry.ended]
+    assert order[:2] == ["i1", "i2"] and set(order[2:5]) == {"b1", "b2", "i3"} and set(order[5:]) == {"b3", "b4"}
+
+
+@pytest.mark.parametrize(("preempts", "running"), [(True, 3), (False, 2)])
+def test_who_cannot_be_preempted_again_waits_for_a_place_in_the_share(preempts: bool, running: int) -> None:
+    """A share of one seat of four: those that may lose theirs get what is free, the others wait for each other."""
+    bench = Bench(
+        Policy(max_sequences=4, batch_kept_share=0.25, preempts=preempts, ageing_us={INTERACTIVE: MS, BATCH: 900 * MS})
+    )
+    for id_ in ("b1", "b2"):
+        bench.submit(id_, prompt=4, tokens=10, kind=BATCH)
+    bench.submit("i", prompt=4, tokens=10)
+    bench.steps(2)
+    assert bench.metrics.value(m.RUNNING) == running
+    assert {end.end for end in bench.rest().values()} == {End.LENGTH}
+
+
+def test_what_the_batch_share_can_never_hold_is_refused() -> None:
+    bench = Bench(Policy(max_sequences=4, batch_kept_share=0.25))
+    events = bench.submit("never", prompt=30, tokens=10, kind=BATCH)
+    assert ends(events) == [("never", End.REFUSED, Reason.TOO_LONG_FOR_CACHE)]
+    assert isinstance(events[0], Ended) and "may keep 8 of 32 (batch_kept_share)" in events[0].message
+    assert bench.submit("fits", prompt=30, tokens=10) == []
+
+
+def test_the_oldest_batch_request_is_not_passed_in_the_share() -> None:
+    bench = Bench(
+        Policy(max_sequences=4, batch_kept_share=0.25, max_preemptions=0, ageing_us={INTERACTIVE: 0, BATCH: 0})
+    )
+    bench.submit("first", prompt=4, tokens=12, kind=BATCH)
+    bench.steps(1)
+    bench.submit("big", prompt=12, tokens=16, kind=BATCH)
+    bench.submit("small", prompt=4, tokens=4, kind=BATCH)
+    bench.steps(3)
+    assert bench.metrics.value(m.RUNNING) == 1
+    bench.rest()
+    began = [id_ for entry in bench.scheduler.step_log for id_ in entry.first]
+    assert began == ["first", "big", "small"]
 
 
 @pytest.mark.parametrize("preempts", [True, False])
@@ -493,12 +554,38 @@ def test_a_lost_engine_ends_everyone_once_and_nothing_more_is_taken() -> None:
         bench.submit(id_, tokens=20)
     bench.steps(2)
     bench.scheduler.cancel("b")
-    assert ends(bench.scheduler.abandon("gone")) == [("a", End.FAILED, None), ("c", End.FAILED, None)]
-    assert not bench.scheduler.has_work and bench.scheduler.abandon("again") == []
+    assert ends(bench.scheduler.abandon(Reason.ENGINE_LOST, "gone")) == [
+        ("a", End.FAILED, Reason.ENGINE_LOST),
+        ("c", End.FAILED, Reason.ENGINE_LOST),
+    ]
+    assert not bench.scheduler.has_work and bench.scheduler.abandon(Reason.ENGINE_DOWN, "again") == []
     assert (
         bench.metrics.value(m.BLOCKS_PROMISED) == bench.metrics.value(m.RUNNING) == bench.metrics.value(m.WAITING) == 0
     )
-    assert ends(bench.submit("d")) == [("d", End.REFUSED, Reason.DRAINING)]
+    assert ends(bench.submit("d")) == [("d", End.REFUSED, Reason.ENGINE_DOWN)]
+    assert bench.metrics.value(m.ENGINE_UP) == bench.metrics.value(m.BLOCKS_USED) == 0
+
+
+@pytest.mark.parametrize("in_a_step", [False, True])
+def test_an_engine_in_place_of_the_lost_one_begins_with_nothing(in_a_step: bool) -> None:
+    bench = Bench(Policy(max_sequences=2))
+    for id_ in ("a", "b", "c"):
+        bench.submit(id_, prompt=16, tokens=20)
+    bench.steps(2)
+    bench.scheduler.cancel("b")
+    if in_a_step:
+        bench.scheduler.feed()
+    bench.scheduler.abandon(Reason.ENGINE_LOST, "gone")
+    bench.scheduler._engine = bench.engine = FakeEngine(LIMITS, bench.clock.step)
+    bench.scheduler.resume()
+    assert bench.scheduler.takes and bench.metrics.value(m.ENGINE_RESTARTS) == bench.metrics.value(m.ENGINE_UP) == 1
+    assert bench.submit("a", prompt=16, tokens=20, sampling={"ignore_eos": True}) == []
+    assert bench.metrics.value(m.BLOCKS_USED) == bench.metrics.value(m.BLOCKS_PROMISED) == 0
+    assert bench.rest()["a"].end is End.LENGTH
+    last = list(bench.scheduler.step_log)[-20:]
+    assert last[0].prefill == {"a": 16}, "nothing of its prompt is cached"
+    assert [entry.promised_blocks for entry in last] == [9] * 19 + [0]
+    assert bench.engine.shapes == [entry.shape for entry in last]
 
 
 def test_draining_finishes_what_is_here() -> None:
@@ -535,6 +622,9 @@ def test_the_log_shows_two_texts_together_and_a_third_in_the_freed_seat() -> Non
         (Policy(max_sequences=4, max_waiting=-1), "max_waiting is -1"),
         (Policy(max_sequences=4, long_share=float("nan")), "long_share is nan"),
         (Policy(max_sequences=4, chunk_tokens=3), "chunk_tokens is 3"),
+        (Policy(max_sequences=4, batch_kept_share=0), "batch_kept_share is 0"),
+        (Policy(max_sequences=4, batch_kept_share=float("nan")), "batch_kept_share is nan"),
+        (Policy(max_sequences=4, batch_kept_share=0.01), "of 32 KV blocks it leaves none"),
         (Policy(max_sequences=4, ageing_us={INTERACTIVE: 1}), "ageing_us lacks"),
         (Policy(max_sequences=4, longest_wait_us={BATCH: -1}), "longest_wait_us of batch is -1"),
     ],

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.errors import ServerFailed
+from brim.retries import LONGEST_PAUSE_S, Budget
 from brim.server.deaths import LOAD_FAILS_WITHIN_S, SCAN_EVERY_S, SURE_AFTER_S, StubWatch
 from brim.server.healer import Event, Healer, Incident
 from brim.server.healing import (
-    LONGEST_PAUSE_S,
     Action,
     Bounds,
-    Budget,
     CanaryRecord,
     Cause,
     Heard,
@@ -31,12 +30,12 @@ BOUNDS = Bounds(heals=3, within_s=100, release_s=1.5, reload_s=5)
 
 
 def test_budget_pauses_longer_each_time_and_ends() -> None:
-    budget = Budget(Bounds(heals=6, within_s=100))
+    budget = Budget(6, 100)
     assert [budget.spend(0) for _ in range(7)] == [0, 0.5, 1, 2, 4, 4, None]
 
 
 def test_budget_comes_back_with_time() -> None:
-    budget = Budget(Bounds(heals=2, within_s=100))
+    budget = Budget(2, 100)
     assert [budget.spend(at) for at in (0, 50, 60, 99.9)] == [0, 0.5, None, None]
     assert budget.spend(100) == 0.5
     assert budget.spend(101) is None
@@ -45,7 +44,7 @@ def test_budget_comes_back_with_time() -> None:
 
 @given(st.lists(st.floats(0, 50), max_size=60), st.integers(1, 5), st.floats(0.5, 100))
 def test_no_window_ever_sees_more_attempts_than_the_bound(steps: list[float], heals: int, within_s: float) -> None:
-    budget, now, granted = Budget(Bounds(heals=heals, within_s=within_s)), 0.0, []
+    budget, now, granted = Budget(heals, within_s), 0.0, []
     for step in steps:
         now += step
         pause = budget.spend(now)

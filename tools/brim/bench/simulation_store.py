@@ -1,9 +1,10 @@
-"""The run folder of the simulator's check: every calibration and point is on the disk before the next one begins."""
+"""The run folder of a simulator's check: everything that was measured is on the disk before the next thing begins."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,25 @@ from brim.bench.simulation_check import Checked
 from brim.errors import InputError
 
 MEASUREMENTS_FILE = "simulation.jsonl"
+Readers = Mapping[str, Callable[[Mapping[str, Any]], object]]
+OF_BATCHES: Readers = {"point": Checked.from_json, "calibration": Calibration.from_json}
 
 
 class Store:
-    """What a run folder holds: one line of JSON for each calibration and point, the last of a key counts."""
+    """What a run folder holds: one line of JSON for each thing that was measured, the last of a key counts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, file: str = MEASUREMENTS_FILE, readers: Readers = OF_BATCHES) -> None:
         """Read what is there; a line that was cut short by the end of the process that wrote it is passed over.
+
+        Args:
+            folder: made when something is written.
+            file: in it.
+            readers: of each kind of line, which raise KeyError, TypeError or ValueError where it is something else.
 
         Raises:
             InputError: a whole line is no measurement of this benchmark.
         """
-        self.path = folder / MEASUREMENTS_FILE
+        self.path = folder / file
         self.known: dict[tuple[str, str], dict[str, Any]] = {}
         if not self.path.is_file():
             return
@@ -34,7 +42,7 @@ class Store:
                 continue
             try:
                 kind, key, found = document["kind"], document["key"], document["found"]
-                (Checked if kind == "point" else Calibration).from_json(found)
+                readers[kind](found)
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(
                     f"{self.path}:{number}: no measurement of this benchmark: {type(error).__name__}: {error}",

@@ -49,6 +49,8 @@ def engine_settings(service: Service) -> dict[str, Any]:
         "max_sequences": generation.max_sequences,
         "chunk_tokens": generation.chunk_tokens,
         "max_waiting": generation.max_waiting,
+        "batch_kept_share": generation.batch_kept_share,
+        "ttft_ms": service.slo.ttft_ms,
         "precision": generation.precision,
         "threads": service.runtime.threads,
         "gives_up_ms": service.slo.caller_gives_up_ms,

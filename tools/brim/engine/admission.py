@@ -28,11 +28,14 @@ class Policy:
             between the tokens of running texts shorter, and prefills longer.
         long_share: share of a step's prompt tokens that the oldest unfinished prefill gets even while shorter ones keep
             coming, 0 to 1.
-        ageing_us: after waiting so long, by class, a request goes before every younger one of any class.
+        ageing_us: after waiting so long, by class, a request goes before every younger one of any class; a batch request
+            then keeps its seat, and so only as far as ``batch_kept_share`` goes.
         longest_wait_us: a request that waits, or would wait, longer for its seat is refused, by class; a class left out is
             not bounded.
         preempts: whether running batch requests make room for interactive ones.
         max_preemptions: after so many, a request is left alone until it ends.
+        batch_kept_share: share of the seats and of the KV blocks that batch requests may keep against interactive ones, above 0
+            to 1. Beyond it they get what is free, as long as they can be preempted.
     """
 
     max_sequences: int = 32
@@ -46,6 +49,16 @@ class Policy:
     longest_wait_us: dict[RequestClass, int] = field(default_factory=dict, hash=False)
     preempts: bool = True
     max_preemptions: int = 2
+    batch_kept_share: float = 1.0
+
+    @property
+    def kept_seats(self) -> int:
+        """Seats that batch requests may keep."""
+        return max(1, int(self.max_sequences * self.batch_kept_share))
+
+    def kept_blocks(self, limits: EngineLimits) -> int:
+        """KV blocks that batch requests may keep."""
+        return int(limits.total_blocks * self.batch_kept_share)
 
     def check(self, limits: EngineLimits) -> None:
         """Refuse what cannot work with an engine, all faults at once.
@@ -67,6 +80,10 @@ class Policy:
                 yield f"{name} is {value}; {least} or more is expected"
         if not 0 <= self.long_share <= 1:
             yield f"long_share is {self.long_share}; 0 to 1 is expected"
+        if not 0 < self.batch_kept_share <= 1:
+            yield f"batch_kept_share is {self.batch_kept_share}; above 0 to 1 is expected"
+        elif self.kept_blocks(limits) < 1:
+            yield f"batch_kept_share is {self.batch_kept_share}; of {limits.total_blocks} KV blocks it leaves none"
         if self.chunk_tokens is not None and self.chunk_tokens < limits.block_tokens:
             yield f"chunk_tokens is {self.chunk_tokens}; a block of the engine has {limits.block_tokens} tokens"
         most = limits.step_tokens - limits.block_tokens + 1
@@ -84,8 +101,8 @@ class Policy:
             yield f"ageing_us lacks {missing}: without it a class could starve"
 
 
-def misfit(request: Request, limits: EngineLimits) -> tuple[Reason, str] | None:
-    """Why a request can never run on this engine, and what to tell its caller; None when it can."""
+def misfit(request: Request, limits: EngineLimits, policy: Policy | None = None) -> tuple[Reason, str] | None:
+    """Why a request can never run on this engine, or never under a policy, and what to tell its caller; None when it can."""
     asked = f"the prompt has {len(request.tokens)} tokens and max_tokens is {request.sampling.max_tokens}"
     if request.most_tokens > limits.context_tokens:
         return Reason.TOO_LONG_FOR_CONTEXT, f"{asked}; the model takes {limits.context_tokens} together"
@@ -94,6 +111,12 @@ def misfit(request: Request, limits: EngineLimits) -> tuple[Reason, str] | None:
         return (
             Reason.TOO_LONG_FOR_CACHE,
             f"{asked}: {blocks} KV blocks of {limits.block_tokens} tokens; the cache has {limits.total_blocks}",
+        )
+    if policy is not None and request.kind is BATCH and blocks > policy.kept_blocks(limits):
+        return (
+            Reason.TOO_LONG_FOR_CACHE,
+            f"{asked}: {blocks} KV blocks of {limits.block_tokens} tokens; requests of the class "
+            f"{request.kind.name.lower()} may keep {policy.kept_blocks(limits)} of {limits.total_blocks} (batch_kept_share)",
         )
     return None
 

@@ -28,6 +28,7 @@ class Entry:
         last_us: when its last token was delivered.
         preemptions: how often it lost its seat.
         began: had a seat once.
+        by_age: has its seat for having waited long, and keeps it.
     """
 
     request: Request
@@ -46,6 +47,7 @@ class Entry:
     last_us: int = 0
     preemptions: int = 0
     began: bool = False
+    by_age: bool = False
 
     @property
     def remaining_tokens(self) -> int:

@@ -3,10 +3,11 @@
 One step, in order:
 
 1. What was cancelled or preempted is dropped from the engine; its blocks and its seat count until the step is over.
-2. Those who have waited too long are refused; those whose deadline has passed end.
+2. Those whose deadline has passed end.
 3. A step's prompt tokens are planned: the step's limit less one token of every decoding sequence. They go to everyone in
    order (``_rank``), seat holders and, where a seat and all of their blocks are free, waiting ones; a share of them to the
-   oldest unfinished prefill in any case. Of a prompt that does not fit what is left of the step, a *piece* does.
+   oldest unfinished prefill in any case. Of a prompt that does not fit what is left of the step, a *piece* does. Those who
+   got no seat now either, and have waited too long, are refused.
 4. The engine steps; tokens are handed out, and ends.
 
 A piece is a sequence of its own: a prefix of the prompt, a whole number of blocks long, of which one token is asked and
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from itertools import count
 
 from brim.engine.admission import BATCH, INTERACTIVE, Pace, Policy, misfit, too_late
 from brim.engine.counting import Counting
@@ -42,6 +44,9 @@ from brim.engine.step_time import StepShape, prefill_pairs
 
 PIECE = Sampling(max_tokens=1, temperature=0, ignore_eos=True)
 """Of a piece: the one token that an engine has to be asked for."""
+next_sequence = count().__next__
+"""The number of the next sequence, unlike all before, whoever asks: an engine may outlive its scheduler, and takes no number
+twice."""
 
 
 class Scheduler:
@@ -83,13 +88,17 @@ class Scheduler:
         self._by_sequence: dict[int, Entry] = {}
         self._leaving: dict[int, Leaving] = {}
         self._promised_blocks = self._promised_seats = 0
-        self._numbers = self._sequences = 0
+        self._aged: set[int] = set()
+        self._share_held = False
+        self._numbers = 0
         self._planned: dict[str, int] = {}
         self._pairs = 0
         self._shape = StepShape()
         self._fed_us = 0
         self._used_blocks = engine.used_blocks()
         self._draining = False
+        self._shut: tuple[Reason, str] | None = None
+        self._counting.engine(up=True)
         self._gauges()
 
     # What a caller does
@@ -140,11 +149,19 @@ class Scheduler:
         """Refuse whatever comes from now on; what is here is finished."""
         self._draining = True
 
-    def abandon(self, message: str) -> list[Event]:
-        """The engine is lost: end every request as failed, and give it nothing more."""
-        self._draining = True
+    @property
+    def takes(self) -> bool:
+        """Whether a request has a chance."""
+        return self._shut is None and not self._draining
+
+    def abandon(self, reason: Reason, message: str) -> list[Event]:
+        """The engine is lost: end every request as failed, give it nothing more, and refuse what comes for the reason given.
+
+        May be called again with another one.
+        """
+        self._shut = reason, message
         events: list[Event] = [
-            self._ended(entry, End.FAILED, message=message) for entry in list(self._entries.values())
+            self._ended(entry, End.FAILED, reason=reason, message=message) for entry in list(self._entries.values())
         ]
         for entry in list(self._seated):
             self._ledger.release(entry.number)
@@ -155,8 +172,17 @@ class Scheduler:
         self._by_sequence.clear()
         self._leaving.clear()
         self._entries.clear()
+        self._used_blocks = 0
+        self._counting.engine(up=False)
         self._gauges()
         return events
+
+    def resume(self) -> None:
+        """The engine has been replaced by one of the same limits, which holds nothing: take requests again."""
+        self._shut = None
+        self._prefixes = PrefixIndex(self._prefixes.most_blocks)
+        self._counting.engine_restarted()
+        self._counting.engine(up=True)
 
     # What the owner of the engine does
 
@@ -177,9 +203,10 @@ class Scheduler:
             Ends of those who waited too long, whose deadline passed, or whom the engine would not take.
         """
         self._fed_us = now_us = self._clock_us()
-        events: list[Event] = list(self._late(now_us))
+        events: list[Event] = list(self._expired(now_us))
         self._planned, self._pairs = {}, 0
         events += self._plan(now_us)
+        events += self._overdue(now_us)
         decoding = [entry for entry in self._seated if entry.decoding]
         self._shape = StepShape(
             len(decoding),
@@ -239,7 +266,9 @@ class Scheduler:
         request, policy = entry.request, self._policy
         if self._draining:
             return Reason.DRAINING, "the server is going down"
-        misfits = misfit(request, self._limits)
+        if self._shut is not None:
+            return self._shut
+        misfits = misfit(request, self._limits, policy)
         if misfits is not None:
             return misfits
         if self._full(request.kind) and not (request.kind is INTERACTIVE and any(e.may_be_shed for e in self._waiting)):
@@ -262,45 +291,85 @@ class Scheduler:
     def _expectation(self, entry: Entry, now_us: int) -> tuple[float, float]:
         """Expected time to a newcomer's seat, and to its first token."""
         self._look_up(entry)
-        rank = self._rank(entry, now_us)
-        ahead = [e for e in self._waiting if self._rank(e, now_us) < rank]
+        rank = self._rank(entry)
+        ahead = [e for e in self._waiting if self._rank(e) < rank]
         taken = len(self._seated) + len(self._leaving)
         free = self._free_seats()
-        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks:
+        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks or self._share_is_taken(entry):
             free = 0
         wait_us = self._pace.seat_wait_us(len(ahead), free, taken)
         tokens = sum(
-            e.remaining_tokens
-            for e in (*ahead, *(e for e in self._seated if not e.decoding and self._rank(e, now_us) < rank))
+            e.remaining_tokens for e in (*ahead, *(e for e in self._seated if not e.decoding and self._rank(e) < rank))
         )
         return wait_us, wait_us + self._pace.prefill_us(tokens + entry.remaining_tokens, self._chunk_tokens(0))
 
-    def _rank(self, entry: Entry, now_us: int) -> tuple[int, int, int]:
+    def _is_kept(self, entry: Entry) -> bool:
+        """Whether a batch request, once it has a seat, keeps it against interactive ones."""
+        if entry.request.kind is INTERACTIVE:
+            return False
+        return not self._policy.preempts or entry.by_age or entry.preemptions >= self._policy.max_preemptions
+
+    def _share_left(self) -> tuple[int, int]:
+        """Seats and blocks that are left of what batch requests may keep."""
+        kept = [e for e in self._seated if self._is_kept(e)]
+        blocks = sum(self._ledger.held(e.number) for e in kept)
+        return self._policy.kept_seats - len(kept), self._policy.kept_blocks(self._limits) - blocks
+
+    def _share_is_taken(self, entry: Entry) -> bool:
+        """Whether a request that nobody could take the seat from again has to wait for others like it."""
+        if not self._is_kept(entry):
+            return False
+        seats, blocks = self._share_left()
+        return self._share_held or seats < 1 or blocks < self._ledger.need(entry.request.most_tokens)
+
+    def _find_aged(self, now_us: int) -> None:
+        """Who goes first for having waited long: of the batch class as many as may be kept, and nobody past the oldest."""
+        self._aged, self._share_held = set(), False
+        seats, blocks = self._share_left()
+        for entry in sorted(self._waiting, key=lambda e: e.number):
+            kind = entry.request.kind
+            if now_us - entry.arrived_us < self._policy.ageing_us[kind]:
+                continue
+            if kind is BATCH:
+                seats -= 1
+                blocks -= self._ledger.need(entry.request.most_tokens)
+                self._share_held = self._share_held or seats < 0 or blocks < 0
+                if self._share_held:
+                    continue
+            self._aged.add(entry.number)
+
+    def _rank(self, entry: Entry) -> tuple[int, int, int]:
         """Order: the aged by age; then by class, and within one the shortest expected prefill, and then the oldest.
 
         Age counts while waiting only: once seated, ``Policy.long_share`` sees to it that a prefill goes on.
         """
         kind = entry.request.kind
-        if entry.seated_us is None and now_us - entry.arrived_us >= self._policy.ageing_us[kind]:
+        if entry.seated_us is None and entry.number in self._aged:
             return -1, 0, entry.number
         return kind, entry.remaining_tokens, entry.number
 
-    def _late(self, now_us: int) -> Iterator[Ended]:
+    def _expired(self, now_us: int) -> Iterator[Ended]:
+        """Ends of those whose deadline has passed."""
         for entry in list(self._entries.values()):
-            request = entry.request
-            over = request.deadline_us is not None and now_us >= request.deadline_us
-            if entry.began:
-                if over:
-                    self._let_go(entry)
-                    yield self._ended(entry, End.EXPIRED, message="the request's deadline has passed")
+            deadline_us = entry.request.deadline_us
+            if deadline_us is None or now_us < deadline_us:
                 continue
+            self._let_go(entry)
+            if entry.began:
+                yield self._ended(entry, End.EXPIRED, message=_PASSED)
+            else:
+                del self._entries[entry.request.id]
+                yield self._refused(entry, Reason.DEADLINE, _PASSED)
+
+    def _overdue(self, now_us: int) -> Iterator[Ended]:
+        """Ends of those who have waited too long, and have no seat now either."""
+        for entry in [e for e in self._waiting if not e.began]:
+            request = entry.request
             late = too_late(
                 request, now_us, now_us - entry.arrived_us, 0, self._policy.longest_wait_us.get(request.kind)
             )
-            if late is None and over:
-                late = "the request's deadline has passed"
             if late is not None:
-                self._let_go(entry)
+                self._waiting.remove(entry)
                 del self._entries[request.id]
                 yield self._refused(entry, Reason.DEADLINE, late)
 
@@ -321,14 +390,15 @@ class Scheduler:
         for entry in self._waiting:
             self._look_up(entry)
         candidates = [e for e in self._seated if e.sequence is None] + self._waiting
+        self._find_aged(now_us)
         head_blocked = False
-        for entry in sorted(candidates, key=lambda e: self._rank(e, now_us)):
+        for entry in sorted(candidates, key=self._rank):
             if entry is oldest:
                 kept = 0
             if budget <= kept:
                 continue
             if entry.seated_us is None and (head_blocked or not self._seat(entry, now_us)):
-                head_blocked = head_blocked or self._rank(entry, now_us)[0] < 0
+                head_blocked = head_blocked or entry.number in self._aged
                 continue
             budget -= yield from self._prefill(entry, budget - kept)
 
@@ -338,6 +408,9 @@ class Scheduler:
 
     def _seat(self, entry: Entry, now_us: int) -> bool:
         """Give a waiting request a seat and all of its blocks, or see whether preempting can."""
+        aged = entry.number in self._aged
+        if not aged and self._share_is_taken(entry):
+            return False
         blocks = self._ledger.need(entry.request.most_tokens)
         seats = self._policy.max_sequences - len(self._seated) - len(self._leaving)
         leaving_blocks = sum(self._ledger.held(leaving.number) for leaving in self._leaving.values())
@@ -347,7 +420,7 @@ class Scheduler:
             self._ledger.promise(entry.number, blocks)
             self._waiting.remove(entry)
             self._seated.append(entry)
-            entry.seated_us = now_us
+            entry.seated_us, entry.by_age = now_us, aged
             self._counting.seated(entry, now_us)
             entry.began = True
             return True
@@ -372,9 +445,7 @@ class Scheduler:
         able = [
             e
             for e in self._seated
-            if e.request.kind is BATCH
-            and e.preemptions < self._policy.max_preemptions
-            and e.request.id not in self._planned
+            if e.request.kind is BATCH and not self._is_kept(e) and e.request.id not in self._planned
         ]
         able.sort(
             key=lambda e: (not e.request.sampling.continues_from_text and bool(e.text), -(e.seated_us or 0), -e.number)
@@ -422,8 +493,7 @@ class Scheduler:
         sampling = entry.request.sampling if whole else PIECE
         if whole and entry.text and entry.replay is None:
             sampling = replace(sampling, max_tokens=sampling.max_tokens - len(entry.text))
-        sequence = self._sequences
-        self._sequences += 1
+        sequence = next_sequence()
         try:
             self._engine.add(sequence, entry.prompt[:end], sampling)
         except Exception as error:  # noqa: BLE001 - whatever the engine says of one sequence is that request's end alone
@@ -522,10 +592,10 @@ class Scheduler:
         self._seated.remove(entry)
         self._ledger.release(entry.number)
 
-    def _ended(self, entry: Entry, end: End, *, message: str = "") -> Ended:
+    def _ended(self, entry: Entry, end: End, *, reason: Reason | None = None, message: str = "") -> Ended:
         del self._entries[entry.request.id]
         self._counting.ended(end)
-        return Ended(entry.request.id, end, len(entry.text), message=message)
+        return Ended(entry.request.id, end, len(entry.text), reason, message)
 
     def _refused(self, entry: Entry, reason: Reason, message: str) -> Ended:
         self._counting.ended(End.REFUSED, reason)
@@ -550,6 +620,7 @@ class Scheduler:
         self._counting.gauges(len(self._seated), len(self._waiting), self._used_blocks, self._ledger.used_blocks)
 
 
+_PASSED = "the request's deadline has passed"
 _IGNORED = "the engine ran out of KV blocks for the request, which admission should have prevented: this is a fault of the server"
 _NOT_REPEATED = (
     "the request was preempted, and the engine did not produce the same text again with the same seed: "

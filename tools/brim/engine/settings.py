@@ -6,9 +6,11 @@
       "max_sequences": 32,         most texts that are generated at once
       "chunk_tokens": 256,         most tokens of one step
       "max_waiting": 64,           most requests that wait for a place
+      "batch_kept_share": 1,         part of seats and KV cache that the classes after the first keep
+      "ttft_ms": 2000,             the first class waits no longer for a place; null for no bound
       "precision": "f32",          what the engine computes in
       "threads": 0,                of the engine; 0 leaves it to the engine
-      "gives_up_ms": 60000,        when a caller leaves who says nothing else; null for never
+      "gives_up_ms": 60000,        when a caller of a whole text leaves who says nothing else; null for never
       "classes": [{"name": "interactive", "priority": 1, "deadline_ms": null}]
     }
 
@@ -20,15 +22,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from brim.adapter_parameter import read_parameter
 from brim.engine.admission import Policy
 from brim.engine.lifecycle import RequestClass
-from brim.errors import InputError
 from brim.units import ms_to_us
-
-PARAMETER = "brim"
-"""Name of the parameter in ``config.pbtxt``."""
 
 
 class _Part(BaseModel):
@@ -51,6 +50,8 @@ class Settings(_Part):
     max_sequences: int = Field(default=32, ge=1)
     chunk_tokens: int = Field(default=256, ge=32)
     max_waiting: int = Field(default=64, ge=0)
+    batch_kept_share: float = Field(default=1.0, gt=0, le=1)
+    ttft_ms: float | None = Field(default=None, gt=0)
     precision: Literal["f32", "bf16", "f16", "auto"] = "f32"
     threads: int = Field(default=0, ge=0, le=256)
     gives_up_ms: float | None = Field(default=None, gt=0)
@@ -63,18 +64,38 @@ class Settings(_Part):
             max_sequences=self.max_sequences,
             max_waiting=self.max_waiting,
             max_waiting_batch=self.max_waiting // 2,
+            longest_wait_us=self._longest_wait_us(),
+            batch_kept_share=self.batch_kept_share,
         )
 
-    def class_of(self, priority: int) -> tuple[RequestClass, int | None]:
+    def _longest_wait_us(self) -> dict[RequestClass, int]:
+        """Whoever has waited as long as its first token may take cannot be in time; a class that may wait, its deadline long.
+
+        Classes after the first are one to the scheduler: the longest of their deadlines, and no bound where one has none.
+        """
+        longest_us: dict[RequestClass, int] = {}
+        if self.ttft_ms is not None:
+            longest_us[RequestClass.INTERACTIVE] = ms_to_us(self.ttft_ms)
+        deadlines_ms = [one.deadline_ms for one in self._ranked[1:]]
+        known_ms = [one for one in deadlines_ms if one is not None]
+        if known_ms and len(known_ms) == len(deadlines_ms):
+            longest_us[RequestClass.BATCH] = ms_to_us(max(known_ms))
+        return longest_us
+
+    @property
+    def _ranked(self) -> list[ClassSettings]:
+        return sorted(self.classes, key=lambda one: one.priority)
+
+    def class_of(self, priority: int, *, stream: bool = False) -> tuple[RequestClass, int | None]:
         """The class that a request's priority stands for, and how long its answer is of use, in microseconds.
 
         As in Triton's own queues, 1 is served first, and a number that no class has (0: none was given) counts as the
-        first class.
+        first class. Who reads a stream does not give up while it goes on, and is seen to leave.
         """
-        ranked = sorted(self.classes, key=lambda one: one.priority)
+        ranked = self._ranked
         chosen = next((one for one in ranked if one.priority == priority), ranked[0] if ranked else None)
         kind = RequestClass.INTERACTIVE if not ranked or chosen is ranked[0] else RequestClass.BATCH
-        useful_ms = (chosen.deadline_ms if chosen else None) or self.gives_up_ms
+        useful_ms = (chosen.deadline_ms if chosen else None) or (None if stream else self.gives_up_ms)
         return kind, None if useful_ms is None else ms_to_us(useful_ms)
 
 
@@ -84,16 +105,4 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
     Raises:
         InputError: the parameter is no JSON object or breaks the schema; the text lists every fault.
     """
-    name = model_config.get("name", "?")
-    text = model_config.get("parameters", {}).get(PARAMETER, {}).get("string_value", "{}")
-    try:
-        return Settings.model_validate_json(text)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc']) or 'the value'}: {fault['msg']}"
-            for fault in error.errors(include_url=False)
-        )
-        raise InputError(
-            f'model {name}: the configuration\'s parameter "{PARAMETER}" is wrong: {faults}',
-            hint=f"run `brim config {name} --write` again, or see the keys in brim.engine.settings",
-        ) from error
+    return read_parameter(model_config, Settings)

@@ -30,6 +30,13 @@ class Seen:
     end: End | None = None
     reason: Reason | None = None
 
+    def take(self, tokens: int, at_us: int) -> None:
+        """So many tokens came."""
+        if tokens:
+            self.tokens += tokens
+            self.first_us = at_us if self.first_us < 0 else self.first_us
+            self.last_us = at_us
+
 
 @dataclass(frozen=True)
 class Simulated:
@@ -93,14 +100,16 @@ class Simulated:
         """Sequences that decoded, the mean over steps; None without a step."""
         return float(np.mean([shape.decoding for shape in self.shapes])) if self.shapes else None
 
-    def goodput_per_s(self, ttft_us: int, tpot_us: int) -> float:
-        """Complete texts a second that kept both objectives."""
-        single = self.complete & (self.tokens <= 1)
+    def in_time(self, ttft_us: float, tpot_us: float) -> NDArray[np.bool_]:
+        """Which texts are complete and kept both objectives; infinity is none."""
         tpot = np.zeros(len(self.tokens))
-        several = self.complete & ~single
-        tpot[several] = self.tpot_us
-        good = self.complete & (self.first_us - self.sent_us <= ttft_us) & (tpot <= tpot_us)
-        return float(good.sum()) * US_PER_S / max(1, self.wall_us)
+        tpot[self.complete & (self.tokens > 1)] = self.tpot_us
+        good: NDArray[np.bool_] = self.complete & (self.first_us - self.sent_us <= ttft_us) & (tpot <= tpot_us)
+        return good
+
+    def goodput_per_s(self, ttft_us: float, tpot_us: float) -> float:
+        """Complete texts a second that kept both objectives; infinity is none."""
+        return float(self.in_time(ttft_us, tpot_us).sum()) * US_PER_S / max(1, self.wall_us)
 
     def as_json(self) -> dict[str, Any]:
         """Integer microseconds, ratios 0..1, None for what does not exist."""

@@ -1,13 +1,21 @@
-"""Batching whole requests, for comparison: what text generation is like without joining at every step."""
+"""Batching whole requests, for comparison: what text generation is like without joining at every step.
+
+Simulated, and driven on an engine.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 
-from brim.engine.engine import EngineLimits
+import numpy as np
+
+from brim.engine.drive import plain_tokens
+from brim.engine.engine import Engine, EngineLimits, Sampling
 from brim.engine.kv_cache import blocks_for
 from brim.engine.lifecycle import End
+from brim.engine.replay import Clock
+from brim.engine.scheduler import next_sequence
 from brim.engine.simulated import Seen, Simulated, simulated
 from brim.engine.step_time import StepShape, StepTime, prefill_pairs
 from brim.engine.traffic import Call
@@ -31,12 +39,8 @@ def simulate_static(
     Raises:
         InputError: a call is larger than the KV cache, or there is no seat.
     """
-    sizes = [blocks_for(call.prompt_tokens + call.output_tokens, limits.block_tokens) for call in calls]
-    if max_sequences < 1 or max(sizes, default=0) > limits.total_blocks:
-        raise InputError(
-            f"{max_sequences} seats, and the largest call needs {max(sizes, default=0)} of {limits.total_blocks} KV blocks",
-            hint="every call must fit the cache alone",
-        )
+    sizes = [_blocks(call, call.output_tokens, limits) for call in calls]
+    _check(sizes, limits, max_sequences)
     seen = [Seen(at_us) for at_us in sent_us]
     waiting = deque(range(len(calls)))
     shapes: list[StepShape] = []
@@ -66,13 +70,85 @@ def simulate_static(
                 now_us = run(StepShape(len(batch), 0, context + produced * len(batch)))
             for index in batch:
                 if produced <= calls[index].output_tokens:
-                    one = seen[index]
-                    one.tokens = produced
-                    one.first_us = now_us if produced == 1 else one.first_us
-                    one.last_us = now_us
+                    seen[index].take(1, now_us)
         for index in batch:
             seen[index].end = End.STOP
     return simulated(seen, shapes, steps, most_blocks, 0)
+
+
+def drive_static(
+    calls: Sequence[Call],
+    sent_us: Sequence[int],
+    engine: Engine,
+    max_sequences: int,
+    clock: Clock,
+    *,
+    seed: int = 0,
+) -> Simulated:
+    """The same on a real engine, which has no rule for it: every text of a batch goes on as long as the longest one, and what
+    it has beyond its own length is thrown away. So its seat and its blocks stay taken.
+
+    Args:
+        calls: what is sent.
+        sent_us: when, ascending.
+        engine: without sequences; it has none afterwards.
+        max_sequences: requests of a batch at most; fewer where the cache has no room for so many that are as long as the
+            longest one.
+        clock: at 0.
+        seed: of the prompts' tokens.
+
+    Raises:
+        InputError: a call is larger than the KV cache, or there is no seat.
+        CouldNotTell, ServerFailed: the clock's time is over, or the engine is lost.
+    """
+    limits = engine.limits
+    _check([_blocks(call, call.output_tokens, limits) for call in calls], limits, max_sequences)
+    rng = np.random.default_rng(seed)
+    prompts = [plain_tokens(limits, call.prompt_tokens, rng) for call in calls]
+    seen = [Seen(at_us, end=End.LENGTH) for at_us in sent_us]
+    waiting = deque(range(len(calls)))
+    steps: list[int] = []
+    most_blocks = 0
+    while waiting:
+        clock.wait_until(sent_us[waiting[0]])
+        batch: list[int] = []
+        longest = 0
+        while waiting and len(batch) < max_sequences and sent_us[waiting[0]] <= clock.now_us():
+            longest_with = max(longest, calls[waiting[0]].output_tokens)
+            together = [*batch, waiting[0]]
+            if sum(_blocks(calls[index], longest_with, limits) for index in together) > limits.total_blocks:
+                break
+            batch, longest = together, longest_with
+            waiting.popleft()
+        running = {next_sequence(): index for index in batch}
+        for sequence, index in running.items():
+            engine.add(sequence, prompts[index], Sampling(longest, temperature=0, ignore_eos=True))
+        while running:
+            began_us = clock.now_us()
+            step = engine.step()
+            clock.stepped(step.took_us)
+            steps.append(max(1, clock.now_us() - began_us))
+            most_blocks = max(most_blocks, step.used_blocks)
+            for produced in step.produced:
+                index = running[produced.sequence_id]
+                seen[index].take(
+                    min(len(produced.tokens), calls[index].output_tokens - seen[index].tokens), clock.now_us()
+                )
+                if produced.finish is not None:
+                    del running[produced.sequence_id]
+    return simulated(seen, (), steps, most_blocks, 0)
+
+
+def _blocks(call: Call, output_tokens: int, limits: EngineLimits) -> int:
+    return blocks_for(call.prompt_tokens + output_tokens, limits.block_tokens)
+
+
+def _check(sizes: Sequence[int], limits: EngineLimits, max_sequences: int) -> None:
+    if max_sequences < 1 or max(sizes, default=0) > limits.total_blocks:
+        raise InputError(
+            f"{max_sequences} seats, and the largest call needs {max(sizes, default=0)} of {limits.total_blocks} KV blocks",
+            hint="every call must fit the cache alone",
+        )
 
 
 def _prefill_chunks(prompts: Sequence[int], step_tokens: int) -> list[StepShape]:

@@ -21,10 +21,11 @@ from brim.gateway.envoy_config import envoy_config
 from brim.gateway.health import canary_of
 from brim.gateway.limits import RequestLimits
 from brim.gateway.xds import Document, Listen, Upstream
+from brim.retries import Budget
 from brim.server import leftovers
 from brim.server.embedded import die_with_parent
 from brim.server.endpoint import LOOPBACK, Endpoint
-from brim.server.healing import Bounds, Budget
+from brim.server.healing import Bounds
 from brim.server.logs import bound_log, log_tail
 from brim.server.ports import choose_ports
 from brim.service.samples import Row
@@ -96,14 +97,15 @@ class Gateway:
         self.log_file = log_file
         self._limits = limits or RequestLimits()
         self._admitted = dict(admitted or {})
-        self._canaries = {name: canary_of(row) for name, row in (canaries or {}).items() if row is not None}
+        rows = {name: row for name, row in (canaries or {}).items() if row is not None}
+        self._canaries = {name: canary_of(row, self._admitted.get(name)) for name, row in rows.items()}
         self._host = host
         self._port = port
         self._metrics = metrics if metrics is not None else upstream.metrics
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix = ""
         self._listen: Listen | None = None
-        self._budget = Budget(Bounds())
+        self._budget = Budget(Bounds().heals, Bounds().within_s)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -196,8 +198,8 @@ class Gateway:
         pause_s = self._budget.spend(time.monotonic())
         if pause_s is None:
             raise ServerFailed(
-                f"{ended}, for the {self._budget.bounds.heals + 1}th time within "
-                f"{self._budget.bounds.within_s / 60:g} minutes\nthe end of {self.log_file}:\n{log_tail(self.log_file)}",
+                f"{ended}, for the {self._budget.most + 1}th time within "
+                f"{self._budget.within_s / 60:g} minutes\nthe end of {self.log_file}:\n{log_tail(self.log_file)}",
                 hint="serve without it (--no-gateway) to tell whose fault it is",
             )
         time.sleep(pause_s)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from brim.errors import InputError, NoSpace, PortInUse, ServerFailed
+from brim.parent import die_with_parent as die_with_parent
 from brim.server import leftovers, wheel
 from brim.server.canary import Tensors
 from brim.server.child import ChildServer
@@ -27,7 +26,6 @@ from brim.server.ports import choose_ports
 from brim.server.stubs import Stub, killed_stubs_of, stubs_of, unseen_stubs_of
 from brim.units import US_PER_S
 
-PR_SET_PDEATHSIG = 1
 LEAST_SHM_BYTES = 32 * 1024 * 1024
 """Every python-backend instance takes 1 MiB at start and grows; below this a start fails with an unclear text."""
 START_TRIES = 3
@@ -342,18 +340,6 @@ class PortInUseAtStart(ServerFailed, PortInUse):
     """The server lost a race for a port that had been free a moment earlier."""
 
     code = "port_in_use"
-
-
-def die_with_parent(parent: int) -> Callable[[], None]:
-    """For ``preexec_fn``: the kernel sends SIGTERM to the child when ``parent`` ends, however it ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def ask_kernel() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask_kernel
 
 
 def check_path(folder: Path) -> None:

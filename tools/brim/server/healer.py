@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from brim.errors import BrimError, ServerFailed
+from brim.retries import Budget
 from brim.server.healing import (
     Action,
     Bounds,
-    Budget,
     Cause,
     Heard,
     action_for_canary,
@@ -129,7 +129,7 @@ class Healer:
         self.server = server
         self.control = control
         self.bounds = bounds
-        self.budget = Budget(bounds)
+        self.budget = Budget(bounds.heals, bounds.within_s)
         self.on_event = on_event
         self.wait = wait
         self.clock = clock

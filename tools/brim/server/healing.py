@@ -7,7 +7,6 @@ takes what its load takes and leaves the other models alone; killing the server 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -66,30 +65,6 @@ class Bounds:
     canary_timeout_s: float = 30.0
     canary_failures: int = 3
     leaked_stubs: int = 2
-
-
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 4.0
-"""With a start of some seconds, the last pause still keeps a canary within 10 s."""
-
-
-class Budget:
-    """How many attempts are left, and how long to wait before the next. Knows no clock; it is told the time."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        """Nothing is spent yet."""
-        self.bounds = bounds
-        self._spent: deque[float] = deque()
-
-    def spend(self, now_s: float) -> float | None:
-        """Take one attempt: the pause before it, or None when none is left. ``now_s`` never goes back."""
-        while self._spent and now_s - self._spent[0] >= self.bounds.within_s:
-            self._spent.popleft()
-        before = len(self._spent)
-        if before >= self.bounds.heals:
-            return None
-        self._spent.append(now_s)
-        return 0.0 if before == 0 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (before - 1))
 
 
 def action_for_dead_stub(*, waiting: int | None, dead: int, leaked: int, bounds: Bounds) -> Action:

@@ -297,8 +297,11 @@ class Generation(Part):
     max_waiting: Integer = Field(
         default=64, ge=0, le=100_000, description="most requests that wait for a place; more are refused at once"
     )
-    batch_kv_share: Number = Field(
-        default=1.0, gt=0, le=1, description="part of the KV cache that the classes after the first may hold together"
+    batch_kept_share: Number = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="part of seats and KV cache that the classes after the first keep when the first wants them",
     )
     precision: Literal["f32", "bf16", "f16", "auto"] = Field(
         default="f32", description="what the engine computes in on a CPU; auto follows the processor"

@@ -14,10 +14,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from brim.bench import padding, runtime_cost, saturation
+from brim.bench import generation, padding, runtime_cost, saturation
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
+from brim.cli.commands.bench_generation_simulation import bench_generation_simulation
 from brim.cli.commands.bench_overload import bench_overload
 from brim.cli.commands.bench_simulation import bench_simulation, refuse_options_of_others
 from brim.cli.commands.bench_tuning import bench_tuning
@@ -44,12 +45,15 @@ class Benchmark(StrEnum):
     SIMULATION = "simulation"
     TUNING = "tuning"
     OVERLOAD = "overload"
+    GENERATION = "generation"
+    GENERATION_SIMULATION = "generation-simulation"
 
 
 DEFAULT_SERVICE = {
     Benchmark.PADDING: "text_embedding",
     Benchmark.RUNTIME_COST: "image_classifier",
     Benchmark.FIT_PADDING: "text_embedding",
+    Benchmark.GENERATION: "text_generation",
 }
 
 
@@ -63,7 +67,9 @@ def bench(
             "shipped models. "
             "simulation: the simulator's predictions against the real server. "
             "tuning: what `brim tune` chooses against an exhaustive sweep. "
-            "overload: what the gateway does at up to ten times the capacity."
+            "overload: what the gateway does at up to ten times the capacity. "
+            "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
+            "generation-simulation: the simulator of token models against the engine, and continuous against static batching."
         ),
     ],
     name: Annotated[
@@ -75,22 +81,39 @@ def bench(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="For what is sent.")] = 0,
     points: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="simulation: so many of the grid's points.")
+        int | None,
+        typer.Option(min=1, max=1000, help="simulation, generation-simulation: so many of the grid's points."),
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
             min=0.1,
             max=600,
-            help="simulation: length of a point; a few thousand requests when absent. "
+            help="simulation, generation-simulation: length of a point; a few thousand requests, or 15 s, when absent. "
             "overload: length of an open loop.",
         ),
     ] = None,
+    processor_time: Annotated[
+        bool,
+        typer.Option(
+            "--processor-time",
+            help="generation-simulation: an engine of one thread by its processor time, on a machine that others use.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder, for the figures and raw output.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Answer a question about speed on this machine; exit code 1 when a target is missed, 3 when noise forbids an answer."""
     project = find_project()
+    if benchmark is Benchmark.GENERATION_SIMULATION:
+        refuse_options_of_others(benchmark.value, {"--rounds": rounds})
+        service = find_service(project.services, name or DEFAULT_SERVICE[Benchmark.GENERATION])
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-generation-simulation"
+        return bench_generation_simulation(
+            project, service, folder, points=points, seconds=seconds, processor_time=processor_time, seed=seed,
+            as_json=as_json,
+        )  # fmt: skip
+    refuse_options_of_others(benchmark.value, {"--processor-time": processor_time or None})
     if benchmark is Benchmark.TUNING:
         refuse_options_of_others(benchmark.value, {"a service": name, "--points": points, "--seconds": seconds})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-tuning"
@@ -137,6 +160,11 @@ def _answer(
 ) -> Comparison | Fit:
     if benchmark is Benchmark.FIT_PADDING:
         return fit_padding(project, service, seed=seed, repeats=rounds or REPEATS, on_progress=say)
+    if benchmark is Benchmark.GENERATION:
+        text = generation.DEFAULT_EFFORT if rounds is None else replace(generation.DEFAULT_EFFORT, rounds=rounds)
+        return generation.generation(
+            project, service, log_file=new_log(project), seed=seed, effort=text, on_progress=say
+        )
     if benchmark is Benchmark.PADDING:
         effort = padding.DEFAULT_EFFORT if rounds is None else replace(padding.DEFAULT_EFFORT, rounds=rounds)
         return padding.padding(project, service, log_file=new_log(project), seed=seed, effort=effort, on_progress=say)
@@ -180,7 +208,8 @@ def _services(benchmark: Benchmark, project: Project, name: str | None) -> list[
     if benchmark is Benchmark.SATURATION:
         return saturation.services_of(project.services, name)
     service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
-    _require_shape(benchmark, service)
+    if benchmark is not Benchmark.GENERATION:
+        _require_shape(benchmark, service)
     return [service]
 
 

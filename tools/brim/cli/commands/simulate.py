@@ -1,4 +1,5 @@
-"""``brim simulate``: what Triton's batcher would make of some traffic under a configuration, without a server."""
+"""``brim simulate``: what Triton's batcher would make of some traffic under a configuration, without a server; or, for a
+language model, what batching before every step would (``brim.cli.commands.simulate_text``)."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ from brim.batcher.result import Result
 from brim.batcher.settings import Settings, settings_of
 from brim.batcher.simulate import simulate as replay
 from brim.cli.app import JsonFlag
+from brim.cli.commands import simulate_text
 from brim.cli.output import put, put_answer, say, table_text
 from brim.config.textformat import MAX_BYTES, parse
 from brim.errors import InputError, MissingTool
 from brim.findings import Severity, has_errors
 from brim.measure.arrivals import read_trace
+from brim.measure.text.lengths import EXPECTED
 from brim.units import us_to_ms
 
 PICTURES = (".svg", ".png")
@@ -31,7 +34,10 @@ FEW_BATCHES = 40
 
 
 def simulate(
-    config: Annotated[Path, typer.Option(help="A config.pbtxt.")],
+    service: Annotated[
+        str | None, typer.Argument(help="A language model's service: its settings, traffic and objective.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.pbtxt, for Triton's batcher.")] = None,
     tau: Annotated[Path | None, typer.Option(help="Measured batch times: a JSON file of points.")] = None,
     tau0_us: Annotated[float | None, typer.Option(help="Time that every batch costs.")] = None,
     alpha_us: Annotated[float | None, typer.Option(help="Time that every row costs on top.")] = None,
@@ -49,7 +55,10 @@ def simulate(
         Path | None,
         typer.Option(help='Repeat recorded arrivals: JSON lines of {"offset_us": 1250}, as `brim measure` does.'),
     ] = None,
-    requests: Annotated[int | None, typer.Option(help=f"Requests in all; {REQUESTS} when absent.")] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(help=f"Requests in all; {REQUESTS} when absent, of a language model {simulate_text.REQUESTS}."),
+    ] = None,
     instances: Annotated[int | None, typer.Option(help="Instances, instead of what the configuration says.")] = None,
     shared_device: Annotated[
         bool, typer.Option("--shared-device", help="Instances prepare side by side and compute one after the other.")
@@ -62,23 +71,66 @@ def simulate(
     lost_wakeup: Annotated[
         float, typer.Option(help="With a queue policy: share of executions whose end the batcher misses.")
     ] = LOST_WAKEUP,
+    step_time: Annotated[
+        Path | None, typer.Option(help="Language model: what a step takes, coefficients or logged steps.")
+    ] = None,
+    prompts: Annotated[
+        str | None, typer.Option(help=f"Language model: lengths of prompts: {EXPECTED}; sharegpt when absent.")
+    ] = None,
+    texts: Annotated[str | None, typer.Option(help="Language model: the same of texts.")] = None,
+    batch_share: Annotated[
+        float | None, typer.Option(help="Language model: share of the batch class; as the service says when absent.")
+    ] = None,
+    chunk_tokens: Annotated[int | None, typer.Option(help="What if a step had so many tokens.")] = None,
+    max_sequences: Annotated[int | None, typer.Option(help="What if so many texts ran at once.")] = None,
+    kv_blocks: Annotated[int | None, typer.Option(help="What if the KV cache had so many blocks.")] = None,
+    batch_kept_share: Annotated[
+        float | None, typer.Option(help="What if the batch class kept so much of seats and cache.")
+    ] = None,
+    ttft_ms: Annotated[float | None, typer.Option(help="Objective for the first token, for goodput.")] = None,
+    tpot_ms: Annotated[float | None, typer.Option(help="Objective for each further token, for goodput.")] = None,
+    static: Annotated[
+        bool, typer.Option("--static", help="Language model: batches of whole requests beside it, and the ratio.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw it into this .svg or .png file.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Predict latency, batch sizes and refusals of a configuration, without a server."""
+    """Predict latency, batch sizes and refusals of a configuration, or of a language model, without a server."""
+    if plot is not None and plot.suffix.lower() not in PICTURES:
+        raise InputError(
+            f"--plot {plot}: a name that ends in {' or '.join(PICTURES)} is expected", hint="such as run.svg"
+        )
+    for name, given in (("--waiting", waiting_requests), ("--trace", trace)):
+        if given is not None and requests is not None:
+            raise InputError(f"--requests beside {name}", hint=f"{name} says already how many requests there are")
+    options = simulate_text.TextOptions(
+        service, step_time, prompts, texts, batch_share, chunk_tokens, max_sequences, kv_blocks, batch_kept_share,
+        ttft_ms, tpot_ms, static,
+    )  # fmt: skip
+    of_batcher = {
+        "--tau": tau, "--tau0-us": tau0_us, "--alpha-us": alpha_us, "--think-us": think_us,
+        "--waiting": waiting_requests, "--waited-us": waited_us, "--instances": instances,
+        "--shared-device": shared_device or None, "--prepare-us": prepare_us or None,
+        "--prepare-row-us": prepare_row_us or None, "--request-us": request_us or None,
+        "--overhead-us": overhead_us or None,
+    }  # fmt: skip
+    if config is None:
+        _refuse("a language model", of_batcher, "these are for Triton's batcher, which --config FILE names")
+        named_load = None if service is None else "the service's traffic"
+        _check_choice(
+            {"--rate": rate, "--trace": trace, "--concurrency": concurrency},
+            {"--arrival": ("--rate", arrival)},
+            otherwise=named_load,
+        )
+        load = simulate_text.Load(rate, arrival, trace, concurrency, requests)
+        return simulate_text.simulate_text(options, load, jitter=jitter, seed=seed, plot=plot, as_json=as_json)
+    _refuse("--config", options.given(), "these are for language models, which have no batcher: leave --config out")
     _check_choice(
         {"--rate": rate, "--trace": trace, "--concurrency": concurrency, "--waiting": waiting_requests},
         {"--arrival": ("--rate", arrival), "--think-us": ("--concurrency", think_us)}
         | {"--waited-us": ("--waiting", waited_us)},
     )
-    for name, given in (("--waiting", waiting_requests), ("--trace", trace)):
-        if given is not None and requests is not None:
-            raise InputError(f"--requests beside {name}", hint=f"{name} says already how many requests there are")
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        raise InputError(
-            f"--plot {plot}: a name that ends in {' or '.join(PICTURES)} is expected", hint="such as run.svg"
-        )
     settings = _settings(config, instances)
     machine = Machine(
         _batch_time(tau, tau0_us, alpha_us),
@@ -147,13 +199,26 @@ def _draw(result: Result, path: Path, *, title: str) -> None:
     say(f"picture: {draw(result, path, title=title)}")
 
 
-def _check_choice(loads: dict[str, Any], details: dict[str, tuple[str, Any]]) -> None:
-    """One load, and no detail of another.
+def _refuse(what: str, others: dict[str, Any], hint: str) -> None:
+    """Refuse options that mean nothing here.
+
+    Raises:
+        InputError: one of them is given.
+    """
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise InputError(f"{', '.join(given)} beside {what}", hint=hint)
+
+
+def _check_choice(loads: dict[str, Any], details: dict[str, tuple[str, Any]], *, otherwise: str | None = None) -> None:
+    """One load, and no detail of another; without any, ``otherwise`` is one, which takes every detail.
 
     Raises:
         InputError: none or several loads, or a detail that its load is not there for.
     """
     given = [name for name, value in loads.items() if value is not None]
+    if not given and otherwise is not None:
+        return
     if len(given) != 1:
         said = " and ".join(given) + " exclude each other" if given else "no load is given"
         raise InputError(said, hint=f"give one of {', '.join(loads)}")
