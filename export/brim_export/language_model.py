@@ -62,6 +62,7 @@ CODE = (
     "language_model.py",
     "language_model_gates.py",
     "llama_reference.py",
+    "model_shape.py",
     "torch_reference.py",
 )
 """Modules whose change means a new export."""
@@ -77,7 +78,7 @@ class _Part(BaseModel):
 
 
 class LanguageModelRecord(_Part):
-    """What was exported: no host names, no absolute paths, no time of day."""
+    """What was exported: no host names, no time of day, and no path but the source as the service file names it."""
 
     schema_version: Literal[1] = 1
     source: str
