@@ -25,7 +25,7 @@ from transformers import (
 
 CONTEXT_TOKENS = 512
 HEADS, KV_HEADS = 4, 2
-CORPUS = "Once upon a time the capital of France is the sea, and the sky is blue because the time is 12:30. " * 3
+CORPUS = "Once upon a time the capital of France is the sea:\n    1  2, and the sky is blue because it is 12:30. " * 9
 FAMILIES: Mapping[str, Any] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),

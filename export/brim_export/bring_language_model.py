@@ -30,9 +30,14 @@ QUESTIONS = """# {name}: brought by `brim add`. The values below are defaults: a
 #   traffic        how much, steady or in bursts?
 #   callers        are all equal, or are there classes with priorities and deadlines?
 #   samples        a few real prompts; the first one is the canary, and load tests draw from them
-#   generation     how many texts at once, and how long; vllm_model is what the profile vllm loads{vllm}
+#   generation     how many texts at once, and how long? The profile vllm {vllm}
 # Every key: docs/service-file.md. After a change: `brim config {name} --write`.
 """
+_VLLM = {
+    "gguf": "loads the exported file",
+    "openvino": "reads no OpenVINO folder: name another one with vllm_model",
+    "hugging_face": "needs vllm_model: this folder, by its path there",
+}
 PROMPTS = ("Once upon a time", "The capital of France is")
 
 
@@ -107,5 +112,4 @@ def service_text(name: str, source: LanguageModelSource, defaults: GenerationDef
     yaml.width = 140
     written = StringIO()
     yaml.dump(document, written)
-    vllm = "" if source.is_gguf else ", which reads no folder in OpenVINO's format"
-    return QUESTIONS.format(name=name, vllm=vllm) + written.getvalue()
+    return QUESTIONS.format(name=name, vllm=_VLLM[source.kind]) + written.getvalue()

@@ -64,6 +64,7 @@ CODE = (
     "language_model.py",
     "language_model_gates.py",
     "llama_reference.py",
+    "model_shape.py",
     "torch_reference.py",
 )
 """Modules whose change means a new export."""

@@ -30,6 +30,7 @@ TEXTS = (
     "\u65e5\u672c\u8a9e \u0627\u0644\u0639\u0631\u0628\u064a\u0629",
     "  \t\r\n 0123456789 \u2028",
     "It's HALF-past 10:45, isn't it?!",
+    "if x:\n    1 ==  22\n",
 )
 LONGEST_PROMPT_TOKENS = 256
 KNOWN_TOKENS = 16

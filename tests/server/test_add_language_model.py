@@ -14,6 +14,7 @@ import gguf
 import openvino_genai
 import pytest
 
+from brim.cli.commands.export import put_gates
 from brim.engine.tokenise import TOKENIZER_FILES, Tokenizer
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
@@ -128,6 +129,14 @@ def test_gates_tell_what_was_compared_and_what_was_not(gates: dict[str, dict[str
     assert gates["folder"]["weights"].seen["rounding"] == 0 < gates["file"]["weights"].seen["rounding"]
     assert gates["graph"]["parity"].skipped and "not checked against torch" in gates["graph"]["parity"].message
     assert gates["graph"]["together"].message.startswith(f"{total} greedy tokens are the same")
+
+
+def test_a_gate_that_had_nothing_to_try_shows(
+    gates: dict[str, dict[str, GateResult]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_gates(list(gates["graph"].values()))
+    answers = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert answers == [["ok", "weights:"], ["ok", "vocabulary:"], ["SKIPPED", "parity:"], ["ok", "together:"]]
 
 
 def test_a_record_keeps_what_was_not_checked(project: Project, gates: object) -> None:

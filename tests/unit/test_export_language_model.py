@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from brim.engine.tokenise import Tokenizer
 from brim.errors import CouldNotTell, InputError, ModelFileError
 from brim.service.schema import KV_BLOCK_TOKENS, Generation
 from brim_export import language_model
@@ -90,6 +91,18 @@ def test_a_folder_becomes_a_file_of_the_same_model(tmp_path: Path, family: str) 
     text = made.greedy(PROMPT, 9)
     assert max(text) < len(made.tokenizer)
     assert LlamaReference(tmp_path / "out.gguf").greedy(PROMPT, 9) == text
+
+
+def test_prompts_are_cut_as_the_models_own_tokenizer_cuts_them(tmp_path: Path, model: Tiny) -> None:
+    HuggingFaceModel(model.save(tmp_path / "folder")).write_tokenizer(tmp_path)
+    pieces = ["a", "Once upon", "'s", "1", "22", " ", "  ", "\n", "\r\n", "\t", ".", "?!", "\u00e9", "\u65e5", "\u00bd"]
+    draw = np.random.default_rng(11)
+    texts = ["".join(draw.choice(pieces, int(draw.integers(1, 12)))) for _ in range(300)]
+    wanted = [model.tokens(text) for text in texts]
+    assert any(len(tokens) < len(text.encode()) for text, tokens in zip(texts, wanted, strict=True))
+    for place in (tmp_path, save_gguf(tmp_path / "tiny.gguf", model)):
+        tokenizer = Tokenizer.load(place)
+        assert [tokenizer.tokens_of(text, most=256) for text in texts] == wanted
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_0", "Q8_0", "Q5_1", "BF16", "F32"])
