@@ -10,7 +10,7 @@ SHIPPED := text_embedding image_classifier
 WORKERS ?= 2
 SOAK_S ?= 600
 
-.PHONY: up test bench bench-sim bench-tune bench-overload lint format lock env clean
+.PHONY: up test bench bench-sim bench-tune bench-overload bench-text lint format lock env clean
 
 up: env
 	@$(BIN)/brim up $(ARGS)
@@ -41,6 +41,13 @@ bench-overload: env
 	$(BIN)/brim bench overload --out "$$out" $(ARGS) || status=$$?; \
 	$(BIN)/brim soak --known-time 100000,4000 --duration $(SOAK_S) --out "$$out" || { code=$$?; test $$status -ne 0 || status=$$code; }; \
 	$(BIN)/brim report "$$out" || exit; exit $$status
+
+# Text generation: through the server against the engine alone, short prompts behind long ones, overload, and the simulator
+# against the engine: 20 minutes at most.
+bench-text: env
+	@$(BIN)/brim export text_generation >&2
+	@status=0; for benchmark in generation generation-simulation; do \
+	  $(BIN)/brim bench $$benchmark $(ARGS) || { code=$$?; test $$code -eq 3 || status=$$code; }; done; exit $$status
 
 lint: env
 	@$(BIN)/ruff check .

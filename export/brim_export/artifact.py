@@ -77,11 +77,12 @@ class GuardRecord(_Part):
 
 
 class GateRecord(_Part):
-    """The answer of one gate."""
+    """The answer of one gate; ``skipped`` when it passed for want of anything to try."""
 
     gate: str
     ok: bool
     message: str
+    skipped: bool = False
 
 
 class Artifact(_Part):

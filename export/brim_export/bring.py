@@ -72,7 +72,6 @@ def bring(
     project.model_repository.mkdir(parents=True, exist_ok=True)
     project.services.mkdir(parents=True, exist_ok=True)
     recorded = recorded_source(project, source)
-    file = project.services / f"{name}.yaml"
     with work_folder(project.cache_folder(), ".adding-") as temporary:
         staged = temporary / name
         result = export(
@@ -90,19 +89,32 @@ def bring(
         (staged / VERSION / "model.py").write_text(MODEL_PY, encoding="utf-8")
         write_configs(temporary, service)
         place_native(temporary, service)
-        models = [project.model_repository / model for model in (native_name(service), name)]
-        with locked(project.model_repository):
-            # While the gates ran, another process may have taken the name.
-            check_name(project, name)
-            try:
-                for place in models:
-                    shutil.move(temporary / place.name, place)
-                write_whole(file, text)
-            except BaseException:
-                for place in models:
-                    shutil.rmtree(place, ignore_errors=True)
-                raise
-    return result, [file, *sorted(path for place in models for path in place.rglob("*") if path.is_file())]
+        return result, put_in_place(project, name, temporary, [native_name(service), name], text)
+
+
+def put_in_place(project: Project, name: str, temporary: Path, models: Sequence[str], text: str) -> list[Path]:
+    """Move a service's models from ``temporary`` into the repository, then write its file: all of it or nothing.
+
+    Returns:
+        The files that are there now, the service file first.
+
+    Raises:
+        InputError: the name has been taken meanwhile.
+    """
+    file = project.services / f"{name}.yaml"
+    places = [project.model_repository / model for model in models]
+    with locked(project.model_repository):
+        # While the gates ran, another process may have taken the name.
+        check_name(project, name)
+        try:
+            for place in places:
+                shutil.move(temporary / place.name, place)
+            write_whole(file, text)
+        except BaseException:
+            for place in places:
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+    return [file, *sorted(path for place in places for path in place.rglob("*") if path.is_file())]
 
 
 def recorded_source(project: Project, source: Source) -> dict[str, str]:

@@ -59,15 +59,17 @@ class ReferenceFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The answer of one gate. ``seen`` holds the largest deviation by output where the gate measures one."""
+    """The answer of one gate. ``seen`` holds the largest deviation by output where the gate measures one. ``skipped`` marks a
+    gate that lets a model pass which it had nothing to try on; the message says why."""
 
     gate: str
     ok: bool
     message: str
     seen: Mapping[str, float] = field(default_factory=dict)
+    skipped: bool = False
 
     def as_json(self) -> dict[str, object]:
-        """``{gate, ok, message}``."""
+        """``{gate, ok, message, skipped}``."""
         return {key: value for key, value in asdict(self).items() if key != "seen"}
 
 

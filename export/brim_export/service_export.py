@@ -9,6 +9,7 @@ from pathlib import Path
 from brim.config import files as config_files
 from brim.config.files import language_model_file
 from brim.config.generate import MODEL_FILES, native_name, tensor_names, valid_output
+from brim.config.generation import generation_of
 from brim.paths import Project
 from brim.service.samples import sample_rows
 from brim.service.schema import Service
@@ -125,10 +126,13 @@ def _export_text(
     project: Project, service: Service, *, force: bool, on_progress: Callable[[str], None]
 ) -> ExportResult | None:
     # Late: the engine and torch take seconds to import, and no other export needs the engine.
-    from brim_export.language_model import export_language_model, find_source
+    from brim_export.language_model import export_language_model
     from brim_export.language_model import up_to_date as text_up_to_date
+    from brim_export.language_model_source import find_source
+    from brim_export.model_shape import check_context, shape_of
 
     source, folder = find_source(str(service.model.llm), project.root), out_folder(project, service)
+    check_context(shape_of(source), generation_of(service).context_tokens, f"services/{service.name}.yaml")
     if not force and text_up_to_date(source, folder):
         return None
     gates, record = export_language_model(source, folder, on_progress=on_progress)

@@ -12,6 +12,7 @@ from brim.config.generate import BATCH_PROFILES, TEXT_PROFILES, Profile, model_c
 from brim.config.generation import vllm_arguments_text
 from brim.engine.lifecycle import RequestClass
 from brim.engine.settings import PARAMETER, read_settings
+from brim.engine.template import MODEL_PY
 from brim.errors import InputError
 from brim.service.load import check_text, load_service
 from brim.service.schema import Service
@@ -70,9 +71,14 @@ def test_needed_files_are_those_that_the_profile_reads(tmp_path: Path, story: Se
     assert needed(story, Profile.VLLM) == ["story/configs/vllm.pbtxt", "story/1/model.json"]
     folder, findings = check_text("name: story\nmodel: {llm: some/folder}\n", "services/story.yaml")
     assert folder is not None, findings
-    assert needed(folder, Profile.DEFAULT)[-1] == "story/1/model/openvino_model.xml"
+    assert needed(folder, Profile.DEFAULT)[-1] == "story/1/language_model.json"
     assert json.loads(vllm_arguments_text(folder))["model"] == "/models/story/1/model"
-    assert needed(folder, Profile.VLLM)[-1] == "story/1/model/openvino_model.xml"
+    assert needed(folder, Profile.VLLM)[-1] == "story/1/language_model.json"
+
+
+def test_the_shipped_models_adapter_is_everybodys(checkout: Path) -> None:
+    shipped = checkout / "model_repository" / "text_generation" / "1" / "model.py"
+    assert shipped.read_text(encoding="utf-8") == MODEL_PY
 
 
 def test_check_shows_the_difference_and_write_mends_it(tmp_path: Path, story: Service) -> None:

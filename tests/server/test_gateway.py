@@ -114,7 +114,8 @@ def test_the_deployed_configuration_is_that_of_the_service_files(brim: Brim, che
     """docs/gateway.md has the command that makes it anew."""
     file = tmp_path / "envoy.json"
     upstream = ("--http", "tritonserver:8000", "--grpc", "tritonserver:8001")
-    assert brim("gateway", "image_classifier", "text_embedding", *upstream, "--out", file).code == 0
+    services = ("image_classifier", "text_embedding", "text_generation")
+    assert brim("gateway", *services, *upstream, "--out", file).code == 0
     assert (checkout / "deploy" / "gateway" / "envoy.json").read_text() == file.read_text()
 
 

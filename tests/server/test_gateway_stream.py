@@ -168,8 +168,10 @@ def test_the_requests_of_streams_have_the_same_bound_as_calls(server: EmbeddedSe
         second.end()
         expected = {
             ("page", "admitted"): 2 * BOUND,
+            ("page", "answered"): 2 * BOUND,
             ("page", "queue_full"): 10,
             ("nightly", "admitted"): 3,
+            ("nightly", "answered"): 3,
             ("nightly", "shed"): 6,
         }
         until(lambda: stream_requests(gateway) == expected, "the streams are not counted")

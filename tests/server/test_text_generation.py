@@ -19,6 +19,7 @@ import pytest
 from brim.config.generation import MODEL_NAMES
 from brim.engine.engine import Sampling
 from brim.engine.engine_process import EngineArguments, EngineProcess
+from brim.engine.patience import Patience
 from brim.engine.tokenise import Tokenizer
 from brim.errors import ModelFileError, ServerFailed
 from brim.paths import Project
@@ -27,7 +28,7 @@ from brim.server.endpoint import Endpoint
 from brim.server.options import ServerOptions
 from brim.service.load import find_service
 from brim.service.samples import sample_rows
-from brim_export.language_model import find_source
+from brim_export.language_model_source import find_source
 from brim_export.llama_reference import LlamaReference
 from brim_export.service_export import export_service, out_folder
 from tests.server.text_callers import MODEL, WAIT_S, Stream, metric, post
@@ -188,7 +189,8 @@ def test_the_engine_lives_in_a_process_that_can_be_lost(project: Project, refere
     service = find_service(project.services, MODEL)
     model = out_folder(project, service) / MODEL_NAMES["gguf"]
     tokenizer = Tokenizer.load(model)
-    engine = EngineProcess(EngineArguments(str(model), context_tokens=256, kv_blocks=8, chunk_tokens=64))
+    arguments = EngineArguments(str(model), context_tokens=256, kv_blocks=8, chunk_tokens=64)
+    engine = EngineProcess(arguments)
     try:
         assert (engine.limits.total_blocks, engine.limits.vocabulary) == (8, len(tokenizer.table))
         greedy = Sampling(max_tokens=LENGTH, temperature=0, ignore_eos=True)
@@ -210,9 +212,20 @@ def test_the_engine_lives_in_a_process_that_can_be_lost(project: Project, refere
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(ServerFailed, match=f"process {engine.pid} is lost"):
             engine.step()
+        lost = engine.pid
+        engine.restart()
+        assert engine.pid != lost and engine.used_blocks() == 0
+        engine.add(3, tokenizer.tokens_of(references[0].prompt, most=64), greedy)
+        assert [produced.sequence_id for produced in engine.step().produced] == [3]
+        os.kill(engine.pid, signal.SIGSTOP)
+        engine._patience = Patience(least_s=0.1, token_s=0, times=0)
+        with pytest.raises(ServerFailed, match=r"no answer within 0\.1 s"):
+            engine.step()
     finally:
         engine.close()
     assert not psutil.pid_exists(engine.pid)
+    with pytest.raises(ServerFailed, match="has been ended"):
+        engine.restart()
 
 
 def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class Stream:
     endpoint: Endpoint
     prompt: bytes
     parameters: dict[str, Any]
+    model: str = MODEL
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -45,11 +46,14 @@ class Stream:
         self._client.start_stream(callback=lambda result, error: self._news.put((result, error)))
         flags = ("stream", "return_finish_reason", "return_num_output_tokens")
         inputs = [tensor("text_input", self.prompt), *(tensor(name, True) for name in flags)]
-        self._client.async_stream_infer(MODEL, inputs, parameters=self.parameters, enable_empty_final_response=True)
+        self._client.async_stream_infer(
+            self.model, inputs, parameters=self.parameters, enable_empty_final_response=True
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A cancellation that crosses the last response can keep tritonserver 24.10 from unloading a decoupled model.
+        # Cancelled only where it has not ended: after some thousand cancellations that crossed a last response, each of
+        # which had been sent, tritonserver 24.10 left the model unloading for ever, and an exit took all of its timeout.
         self._client.stop_stream(cancel_requests=not self.ended)
         self._client.close()
 
@@ -83,9 +87,9 @@ class Stream:
         return "".join(self.texts)
 
 
-def post(endpoint: Endpoint, path: str, body: object) -> tuple[int, str]:
+def post(endpoint: Endpoint, path: str, body: object, *, model: str = MODEL) -> tuple[int, str]:
     """Status and body of a POST to the model."""
-    request = urllib.request.Request(f"http://{endpoint.http}/v2/models/{MODEL}/{path}", json.dumps(body).encode())
+    request = urllib.request.Request(f"http://{endpoint.http}/v2/models/{model}/{path}", json.dumps(body).encode())
     try:
         with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()

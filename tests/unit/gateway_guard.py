@@ -24,6 +24,8 @@ class Verdict:
     retry_after: str | None = None
     log: list[str] = field(default_factory=list)
     set_headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    """What goes on in place of what came; None where that goes on."""
     handle: Any = None
     """Of the stream: while it is kept, the caller is there."""
 
@@ -113,7 +115,7 @@ class LuaGuard:
         self._lua = LuaRuntime(encoding=None)
         self._lua.execute(filter_source(limits or RequestLimits(), admitted or {}).encode())
         self._ask = self._lua.eval(
-            b"""function(headers, body, respond, log, changed, clock)
+            b"""function(headers, body, respond, log, changed, replaced, clock)
               local metadata = {}
               local handle = {
                 headers = function() return {
@@ -133,7 +135,11 @@ class LuaGuard:
                 timestamp = function() return clock() end,
                 clearRouteCache = function() end,
                 body = function()
-                  return { length = function() return #body end, getBytes = function() return body end }
+                  return {
+                    length = function() return #body end,
+                    getBytes = function() return body end,
+                    setBytes = function(_, bytes) replaced(bytes); return #bytes end,
+                  }
                 end,
                 respond = function(_, answer, text)
                   respond(answer[':status'], answer['grpc-status'], answer['x-brim-reason'], answer['retry-after'], text)
@@ -151,6 +157,31 @@ class LuaGuard:
             end"""
         )
 
+        self._answer = self._lua.eval(
+            b"""function(handle, headers, text)
+              local body = {
+                length = function() return #text end,
+                getBytes = function() return text end,
+                setBytes = function(_, bytes) text = bytes; return #bytes end,
+              }
+              handle.headers = function() return {
+                get = function(_, name) return headers[name] end,
+                replace = function(_, name, value) headers[name] = value end,
+              } end
+              handle.body = function() return body end
+              handle.bodyChunks = function()
+                local given = 0
+                return function() given = given + 1; return given <= 2 and {
+                  length = function() return #text end,
+                  getBytes = function() return given == 1 and text:sub(1, -9) or text:sub(-8) end,
+                } or nil end
+              end
+              envoy_on_response(handle)
+              local noted = handle.streamInfo().dynamicMetadata():get("brim").broken
+              return headers[":status"], headers["x-brim-reason"] or "", headers["retry-after"] or "", noted or "", text
+            end"""
+        )
+
     def stream(self, **headers: str) -> LuaStream:
         """A ``ModelStreamInfer`` call."""
         return LuaStream(self._lua, {name.replace("_", "-"): value for name, value in headers.items()}, self)
@@ -159,6 +190,12 @@ class LuaGuard:
         """The answer to a request begins."""
         self._end(verdict.handle, str(status).encode())
         verdict.handle = None
+
+    def reworded(self, verdict: Verdict, status: int, content_type: str, text: str) -> tuple[str, ...]:
+        """Status, reason, ``Retry-After``, noted fault and body of the answer to a request, where Triton gives this one."""
+        table = {b":status": str(status).encode(), b"content-type": content_type.encode()}
+        found = self._answer(verdict.handle, self._lua.table_from(table), text.encode())
+        return tuple(one.decode() for one in found)
 
     def __call__(self, path: str, body: bytes, *, method: str = "POST", **headers: str) -> Verdict:
         verdict = Verdict()
@@ -182,6 +219,7 @@ class LuaGuard:
             respond,
             lambda text: log.append(text.decode()),
             changed,
+            lambda bytes_: setattr(verdict, "body", bytes_),
             lambda: self.now_ms,
         )
         return verdict

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from brim.engine import host
+from brim.engine import metrics as m
 from brim.engine.admission import Policy
 from brim.engine.engine import EngineLimits, Sampling, Step
 from brim.engine.fake import FakeEngine
-from brim.engine.host import Host, Piece
+from brim.engine.host import MOST_CANARIES, Host, Piece
 from brim.engine.lifecycle import End, Reason, Request
 from brim.engine.scheduler import Scheduler
 
@@ -45,6 +48,14 @@ class GatedEngine(FakeEngine):
             raise RuntimeError("out of order")
         self.steps += 1
         return super().step()
+
+    def forget(self) -> None:
+        """Be like a new one."""
+        self.fails = False
+        for sequence in list(self._sequences):
+            self.cancel(sequence)
+        super().step()
+        self._cache.clear()
 
 
 class Listener:
@@ -82,17 +93,44 @@ class Bench:
     def __init__(self, policy: Policy) -> None:
         self.engine = GatedEngine()
         self.complaints: list[str] = []
+        self.replaced = 0
+        self.mends = True
+        """Whether an engine that is lost can be replaced."""
         ticks = iter(range(10**9))
         self.scheduler = Scheduler(self.engine, policy, lambda: next(ticks))
-        self.host = Host(self.engine, self.scheduler, TABLE, on_error=self.complaints.append)
+        self.host = Host(self.engine, self.scheduler, TABLE, restart=self._replace, on_error=self.complaints.append)
         self._ids = 0
 
-    def ask(self, first: int = 0, tokens: int = 8, *, stream: bool = True, stop: tuple[str, ...] = ()) -> Listener:
+    def _replace(self) -> None:
+        self.replaced += 1
+        if not self.mends:
+            raise RuntimeError("cannot be replaced")
+        self.engine.forget()
+
+    def ask(
+        self,
+        first: int = 0,
+        tokens: int = 8,
+        *,
+        stream: bool = True,
+        stop: tuple[str, ...] = (),
+        prompt_tokens: int = 3,
+        canary: bool = False,
+    ) -> Listener:
         listener = Listener()
         self._ids += 1
         sampling = Sampling(max_tokens=tokens, temperature=0, ignore_eos=True, stop=stop)
-        self.host.submit(Request(str(self._ids), (first, 1, 2), sampling), listener, stream=stream)
+        request = Request(str(self._ids), (first, *range(1, prompt_tokens)), sampling)
+        self.host.submit(request, listener, stream=stream, canary=canary)
         return listener
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that another thread does."""
+    give_up = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
 
 
 MakeBench = Callable[..., Bench]
@@ -160,6 +198,28 @@ def test_who_leaves_is_dropped_within_two_steps(bench: MakeBench) -> None:
     assert len(leaver.text) <= 6
 
 
+@pytest.mark.parametrize(
+    ("steps_before", "prompt_tokens"),
+    [(0, 3), (1, 200), (3, 3), (299, 3)],
+    ids=["before its first step", "between two pieces of its prompt", "decoding", "before its last step"],
+)
+def test_who_leaves_at_any_stage_holds_nothing_two_steps_later(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, steps_before: int, prompt_tokens: int
+) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    one.engine.gate = threading.Semaphore(steps_before)
+    leaver = one.ask(tokens=300, prompt_tokens=prompt_tokens)
+    until(lambda: one.engine.steps == steps_before)
+    leaver.left.set()
+    assert leaver.wait().end is End.CANCELLED
+    one.engine.gate.release(2)
+    until(lambda: not one.scheduler.has_work)
+    assert one.engine.steps <= steps_before + 2
+    assert one.engine.sequences == one.engine.used_blocks() == one.scheduler.metrics.value(m.BLOCKS_PROMISED) == 0
+    assert one.scheduler.cancel("1") == [] and one.scheduler.metrics.value(m.ENDS, "cancelled") == 1
+
+
 def test_a_line_that_breaks_costs_nobody_else_anything(bench: MakeBench) -> None:
     one = bench()
     broken = Listener()
@@ -184,15 +244,102 @@ def test_a_full_room_refuses_at_once_while_a_step_runs(bench: MakeBench) -> None
     assert [running.wait().end, waiting.wait().end] == [End.LENGTH] * 2
 
 
-def test_an_engine_that_fails_ends_every_request(bench: MakeBench) -> None:
-    one = bench(max_sequences=1)
+def test_a_canary_that_finds_no_room_is_answered_once_texts_go_on(bench: MakeBench) -> None:
+    one = bench(max_sequences=1, max_waiting=0)
+    one.engine.gate = threading.Semaphore(0)
+    running = one.ask(tokens=40)
+    one.engine.gate.release(1)
+    while not running.pieces:
+        assert not running.done.wait(0.01)
+    canaries = [one.ask(tokens=1, canary=True) for _ in range(MOST_CANARIES)]
+    assert one.ask(tokens=1, canary=True).wait().reason is Reason.ROOM_FULL, "no more of them wait than that"
+    assert not any(canary.done.is_set() for canary in canaries)
+    one.engine.gate.release(1)
+    assert {canary.wait().end for canary in canaries} == {End.STOP}
+    late = one.ask(tokens=1, canary=True)
+    one.engine.fails = True
+    one.engine.gate.release(5)
+    assert (running.wait().end, late.wait().end) == (End.FAILED, End.FAILED)
+
+
+def test_a_canary_is_answered_when_the_host_closes(bench: MakeBench) -> None:
+    one = bench(max_sequences=1, max_waiting=0)
+    one.engine.gate = threading.Semaphore(0)
+    running = one.ask(tokens=40)
+    canary = one.ask(tokens=1, canary=True)
+    assert not canary.done.is_set()
+    one.engine.gate.release(1)
+    one.engine.gate = None
+    one.host.close()
+    assert running.wait().end in (End.FAILED, End.LENGTH)
+    assert canary.wait().end in (End.FAILED, End.STOP)
+
+
+def fail(one: Bench) -> list[Piece]:
+    """Three callers, one of them with a seat, when a step fails; the ends that they were told."""
     one.engine.gate = threading.Semaphore(0)
     callers = [one.ask(tokens=30) for _ in range(3)]
     one.engine.fails = True
     one.engine.gate.release(5)
-    assert {caller.wait().end for caller in callers} == {End.FAILED}
-    assert one.ask().wait().end is End.REFUSED
-    assert "out of order" in one.complaints[0]
+    return [caller.wait() for caller in callers]
+
+
+def test_an_engine_that_fails_ends_every_request_and_is_replaced(bench: MakeBench) -> None:
+    one = bench(max_sequences=1)
+    ends = fail(one)
+    assert {(last.end, last.reason) for last in ends} == {(End.FAILED, Reason.ENGINE_LOST)}
+    assert all("try again" in last.message for last in ends)
+    until(lambda: one.host.takes)
+    one.engine.gate = None
+    assert (after := one.ask(3, 9)).wait().end is End.LENGTH and after.text == expected(3, 9)
+    assert one.replaced == one.scheduler.metrics.value(m.ENGINE_RESTARTS) == 1
+    assert len(one.complaints) == 1 and "out of order" in one.complaints[0]
+
+
+def test_who_comes_while_the_engine_is_replaced_is_refused_at_once(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = bench()
+    wait = threading.Event()
+    replace_it = one._replace
+    monkeypatch.setattr(one.host, "_restart", lambda: (wait.wait(WAIT_S), replace_it()))
+    fail(one)
+    last = one.ask().wait()
+    assert (last.end, last.reason) == (End.REFUSED, Reason.ENGINE_LOST)
+    assert not one.host.takes
+    wait.set()
+    until(lambda: one.host.takes)
+
+
+def test_an_engine_that_cannot_be_replaced_leaves_nobody_waiting(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "RESTARTS", 2)
+    one = bench()
+    one.mends = False
+    fail(one)
+    until(lambda: one.complaints[-1] == host._DOWN)
+    last = one.ask().wait()
+    assert (last.end, last.reason, one.replaced) == (End.REFUSED, Reason.ENGINE_DOWN, 2)
+    assert not one.host.takes and one.scheduler.metrics.value(m.ENGINE_UP) == 0
+
+
+def test_metrics_are_published_while_no_step_is_made(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    published = threading.Event()
+    monkeypatch.setattr(one.host, "_on_step", published.set)
+    assert published.wait(WAIT_S) and one.engine.steps == 0
+
+
+def test_who_leaves_during_a_step_is_told_before_it_ends(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "LOOK_EVERY_S", 0.01)
+    one = bench()
+    one.engine.gate = threading.Semaphore(0)
+    caller = one.ask(tokens=30)
+    caller.left.set()
+    assert caller.wait().end is End.CANCELLED and one.engine.steps == 0
+    one.engine.gate.release(1000)
 
 
 def test_closing_ends_what_runs(bench: MakeBench) -> None:
@@ -204,3 +351,21 @@ def test_closing_ends_what_runs(bench: MakeBench) -> None:
     last = caller.wait()
     assert last.end in (End.FAILED, End.LENGTH)
     assert last.end is End.LENGTH or last.message == "enough"
+
+
+def test_who_goes_while_the_end_is_on_its_way_still_gets_it(bench: MakeBench) -> None:
+    """Triton keeps a request for ever whose last response is missing."""
+    one = bench()
+
+    class Late(Listener):
+        def gone(self) -> bool:
+            deadline = time.monotonic() + WAIT_S
+            while one.scheduler.has_work and time.monotonic() < deadline:
+                time.sleep(0.001)
+            return True
+
+    listener = Late()
+    sampling = Sampling(max_tokens=3, temperature=0, ignore_eos=True)
+    one.host.submit(Request("late", (0, 1, 2), sampling), listener, stream=True)
+    assert (listener.wait().end, listener.text) == (End.LENGTH, expected(0, 3))
+    assert one.host.living == 0

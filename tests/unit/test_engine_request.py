@@ -45,6 +45,11 @@ def test_classes_and_deadlines() -> None:
     assert asked() == (RequestClass.INTERACTIVE, 1_000 + 3_000_000)
     assert asked(parameters={"brim_class": "batch"}) == (RequestClass.BATCH, 1_000 + 9_000_000)
     assert asked(timeout_us=500, parameters={"brim_class": "interactive"}) == (RequestClass.INTERACTIVE, 1_500)
+    assert asked(stream=True) == (RequestClass.INTERACTIVE, None)
+    assert asked(stream=True, parameters={"brim_class": "batch"}) == (RequestClass.BATCH, 1_000 + 9_000_000)
+    assert asked(stream=True, timeout_us=500) == (RequestClass.INTERACTIVE, 1_500)
+    assert asked(parameters={"timeout": 700, "priority": 5}) == (RequestClass.BATCH, 1_700)
+    assert asked(parameters={"timeout": 0, "priority": 0}) == asked()
     with pytest.raises(InputError, match=r"brim_class is 'vip'; this model's classes: interactive, batch"):
         read(parameters={"brim_class": "vip"})
     assert Settings().class_of(7) == (RequestClass.INTERACTIVE, None)
@@ -81,3 +86,16 @@ def test_settings_are_read_from_the_configuration_and_faults_listed() -> None:
     assert (found.policy.max_sequences, found.policy.max_waiting, found.policy.max_waiting_batch) == (3, 7, 3)
     with pytest.raises(InputError, match=r"kv_blocks: .*; typo: "):
         read_settings(config(kv_blocks=0, typo=1))
+
+
+@pytest.mark.parametrize("wrong", ["soon", 0.5, -1, True, 10**12])
+@pytest.mark.parametrize("name", ["timeout", "priority"])
+def test_a_time_or_a_priority_that_is_none_is_refused(name: str, wrong: object) -> None:
+    with pytest.raises(InputError, match=f"{name} is .*, expected a whole number from 0 to"):
+        read(parameters={name: wrong})
+
+
+def test_what_a_gateway_asks_for_is_no_sampling_option() -> None:
+    assert read(parameters={"brim_begin": True})[1].begin
+    assert read(parameters={"brim_canary": True})[1].canary
+    assert not read(parameters={"brim_canary": "true"})[1].canary

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from brim.engine.engine import Sampling
-from brim.engine.sampling import LONGEST_STOP, MOST_STOPS, read_options
+from brim.engine.option_ranges import LONGEST_STOP, MOST_STOPS
+from brim.engine.sampling import read_options
 from brim.errors import InputError
 
 

@@ -236,6 +236,15 @@ def test_who_waits_longer_than_its_class_may_is_refused() -> None:
     assert ends(bench.steps(2)) == [("waits", End.REFUSED, Reason.DEADLINE)]
 
 
+def test_a_slow_step_is_no_reason_to_refuse_whom_a_seat_is_free_for() -> None:
+    bench = Bench(Policy(max_sequences=2, longest_wait_us={INTERACTIVE: 2 * MS}))
+    bench.submit("a", tokens=8)
+    bench.steps(1)
+    bench.submit("b", tokens=2)
+    bench.clock.now_us += 50 * MS
+    assert ends(bench.steps(2)) == [("b", End.LENGTH, None)]
+
+
 def test_nobody_is_refused_on_a_guess() -> None:
     """Before any request has ended, how long a seat is held is not known."""
     bench = Bench(Policy(max_sequences=1, longest_wait_us={INTERACTIVE: 0}))
@@ -545,12 +554,38 @@ def test_a_lost_engine_ends_everyone_once_and_nothing_more_is_taken() -> None:
         bench.submit(id_, tokens=20)
     bench.steps(2)
     bench.scheduler.cancel("b")
-    assert ends(bench.scheduler.abandon("gone")) == [("a", End.FAILED, None), ("c", End.FAILED, None)]
-    assert not bench.scheduler.has_work and bench.scheduler.abandon("again") == []
+    assert ends(bench.scheduler.abandon(Reason.ENGINE_LOST, "gone")) == [
+        ("a", End.FAILED, Reason.ENGINE_LOST),
+        ("c", End.FAILED, Reason.ENGINE_LOST),
+    ]
+    assert not bench.scheduler.has_work and bench.scheduler.abandon(Reason.ENGINE_DOWN, "again") == []
     assert (
         bench.metrics.value(m.BLOCKS_PROMISED) == bench.metrics.value(m.RUNNING) == bench.metrics.value(m.WAITING) == 0
     )
-    assert ends(bench.submit("d")) == [("d", End.REFUSED, Reason.DRAINING)]
+    assert ends(bench.submit("d")) == [("d", End.REFUSED, Reason.ENGINE_DOWN)]
+    assert bench.metrics.value(m.ENGINE_UP) == bench.metrics.value(m.BLOCKS_USED) == 0
+
+
+@pytest.mark.parametrize("in_a_step", [False, True])
+def test_an_engine_in_place_of_the_lost_one_begins_with_nothing(in_a_step: bool) -> None:
+    bench = Bench(Policy(max_sequences=2))
+    for id_ in ("a", "b", "c"):
+        bench.submit(id_, prompt=16, tokens=20)
+    bench.steps(2)
+    bench.scheduler.cancel("b")
+    if in_a_step:
+        bench.scheduler.feed()
+    bench.scheduler.abandon(Reason.ENGINE_LOST, "gone")
+    bench.scheduler._engine = bench.engine = FakeEngine(LIMITS, bench.clock.step)
+    bench.scheduler.resume()
+    assert bench.scheduler.takes and bench.metrics.value(m.ENGINE_RESTARTS) == bench.metrics.value(m.ENGINE_UP) == 1
+    assert bench.submit("a", prompt=16, tokens=20, sampling={"ignore_eos": True}) == []
+    assert bench.metrics.value(m.BLOCKS_USED) == bench.metrics.value(m.BLOCKS_PROMISED) == 0
+    assert bench.rest()["a"].end is End.LENGTH
+    last = list(bench.scheduler.step_log)[-20:]
+    assert last[0].prefill == {"a": 16}, "nothing of its prompt is cached"
+    assert [entry.promised_blocks for entry in last] == [9] * 19 + [0]
+    assert bench.engine.shapes == [entry.shape for entry in last]
 
 
 def test_draining_finishes_what_is_here() -> None:

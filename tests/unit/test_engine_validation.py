@@ -11,8 +11,9 @@ import pytest
 
 from brim.engine.engine import EngineLimits, Sampling
 from brim.engine.lifecycle import Request
-from brim.engine.sampling import LARGEST_SEED, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS, read_options
-from brim.engine.validation import MOST_FINDINGS, RANGES, request_findings
+from brim.engine.option_ranges import LARGEST_SEED, LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS, RANGES
+from brim.engine.sampling import read_options
+from brim.engine.validation import MOST_FINDINGS, request_findings
 from brim.errors import InputError
 
 LIMITS = EngineLimits(total_blocks=20, block_tokens=16, step_tokens=64, context_tokens=256, vocabulary=1000)

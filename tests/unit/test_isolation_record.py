@@ -77,15 +77,14 @@ def account(*faults: str) -> Account:
 
 
 def test_a_failure_says_what_and_how_to_repeat_it_and_a_note_is_no_failure() -> None:
-    check = CHECKS[0]
     options = Options(repeat="brim isolate m --requests 9 --seed 7")
-    failed = result_of(check, account("bad"), options, 5)
+    failed = result_of("identity", account("bad"), options, 5)
     assert not failed.ok and failed.wrong == failed.sent == 1
     assert failed.message.startswith("1 of 1 requests were hurt | request x-1: bad")
-    assert failed.message.endswith(f"; repeat with: {options.repeat} --check {check.id} --fuzz-only http:3")
-    troubled = result_of(check, Account(troubles=["the server died"]), options, 5)
+    assert failed.message.endswith(f"; repeat with: {options.repeat} --check identity --fuzz-only http:3")
+    troubled = result_of("identity", Account(troubles=["the server died"]), options, 5)
     assert not troubled.ok and troubled.message.startswith("the server died")
-    passed = result_of(check, Account(note="0.97 of it"), options, 5)
+    passed = result_of("identity", Account(note="0.97 of it"), options, 5)
     assert passed.ok and passed.message == "0.97 of it" and not passed.skipped
-    needless = result_of(check, Account(skipped="one model"), options, 5)
+    needless = result_of("identity", Account(skipped="one model"), options, 5)
     assert needless.ok and needless.skipped and needless.message == "nothing to check: one model"

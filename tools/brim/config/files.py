@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brim.config.generate import MODEL_FILES, Profile, model_configs, models_of, native_name, profiles_of
-from brim.config.generation import ENGINE_ARGUMENTS_NAME, MODEL_NAMES, is_gguf, vllm_arguments_text
+from brim.config.generation import (
+    ENGINE_ARGUMENTS_NAME,
+    LANGUAGE_MODEL_RECORD,
+    MODEL_NAMES,
+    is_gguf,
+    vllm_arguments_text,
+)
 from brim.config.tensorrt_plan import plan_command
 from brim.config.textformat import write
 from brim.service.schema import Service
@@ -86,8 +92,11 @@ def needed_files(repository: Path, service: Service, profile: Profile) -> dict[P
 
 
 def language_model_file(service: Service) -> str:
-    """What tells that a language model has been exported: a path in its version folder."""
-    return MODEL_NAMES["gguf"] if is_gguf(service) else f"{MODEL_NAMES['folder']}/openvino_model.xml"
+    """What tells that a language model has been exported: a file in its version folder.
+
+    What is made of a folder depends on what is in it; the record is written in any case, and last.
+    """
+    return MODEL_NAMES["gguf"] if is_gguf(service) else LANGUAGE_MODEL_RECORD
 
 
 def write_configs(repository: Path, service: Service, profiles: Sequence[Profile] = tuple(Profile)) -> list[Path]:

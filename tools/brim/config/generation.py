@@ -17,6 +17,8 @@ from brim.service.schema import Generation, Kind, Service
 
 MODEL_NAMES = {"gguf": "model.gguf", "folder": "model"}
 """What the export puts into the version folder: a GGUF file, or a folder that the engine reads as it is."""
+LANGUAGE_MODEL_RECORD = "language_model.json"
+"""File of the version folder that says what was exported, from what, and what the gates saw."""
 ENGINE_ARGUMENTS_NAME = "model.json"
 """File of the version folder from which the vLLM backend reads its engine's arguments."""
 MOUNTED_AT = PurePosixPath("/models")

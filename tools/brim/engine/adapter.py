@@ -10,21 +10,24 @@ import json
 import secrets
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from brim.engine.engine import Engine
 from brim.engine.engine_process import EngineArguments, EngineProcess
 from brim.engine.host import Host, Piece
 from brim.engine.lifecycle import End, Reason
 from brim.engine.metrics_page import MetricsPage
 from brim.engine.request import RequestReader, Wanted
 from brim.engine.scheduler import Scheduler
-from brim.engine.settings import read_settings
+from brim.engine.settings import Settings, read_settings
 from brim.engine.tokenise import Tokenizer
 from brim.errors import InputError, ModelFileError
+from brim.parent import end_with_parent
 
 MODEL_NAMES = ("model.gguf", "model")
 """What the export puts into the version folder: a GGUF file or an OpenVINO folder."""
@@ -37,15 +40,70 @@ def clock_us() -> int:
     return time.monotonic_ns() // 1_000
 
 
+class OwnedEngine(Engine, Protocol):
+    """An engine that can be lost, and that its owner can replace and end; see ``EngineProcess``."""
+
+    def restart(self) -> None:
+        """Replace it by one that holds nothing."""
+
+    def end(self) -> None:
+        """End it for good, from any thread."""
+
+    def close(self) -> None:
+        """End it, and forget it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can be served.
+
+    Attributes:
+        engine: runs it.
+        tokens_of: text and the most tokens that are wanted of it -> tokens.
+        table: bytes of every token, by number.
+    """
+
+    engine: OwnedEngine
+    tokens_of: Callable[[str, int], list[int]]
+    table: Sequence[bytes]
+
+
+def load_openvino(folder: Path, settings: Settings) -> Loaded:
+    """The model of a version folder, in openvino-genai's engine in a process of its own.
+
+    Raises:
+        ModelFileError: there is no model that can be loaded.
+    """
+    model = _model_path(folder)
+    engine = EngineProcess(
+        EngineArguments(
+            str(model),
+            context_tokens=settings.context_tokens,
+            kv_blocks=settings.kv_blocks,
+            chunk_tokens=settings.chunk_tokens,
+            precision=settings.precision,
+            threads=settings.threads,
+        )
+    )
+    tokenizer = Tokenizer.load(model)
+    return Loaded(engine, lambda text, most: tokenizer.tokens_of(text, most=most), tokenizer.table)
+
+
 class TextModel:
     """One instance of a language model."""
 
-    def __init__(self, args: Mapping[str, str], backend: Any) -> None:
+    def __init__(
+        self,
+        args: Mapping[str, str],
+        backend: Any,
+        load: Callable[[Path, Settings], Loaded] = load_openvino,
+    ) -> None:
         """Load the model that lies in the version folder, and start serving.
 
         Args:
             args: what Triton hands to ``initialize``.
             backend: the module ``triton_python_backend_utils``.
+            load: version folder and settings -> the model.
 
         Raises:
             InputError, ModelFileError: the settings are wrong, or there is no model that can be loaded.
@@ -53,28 +111,22 @@ class TextModel:
         self._backend, self._name = backend, args["model_name"]
         config = json.loads(args["model_config"])
         settings = read_settings(config)
-        model = _model_path(Path(args["model_repository"]) / args["model_version"])
-        self._engine = engine = EngineProcess(
-            EngineArguments(
-                str(model),
-                context_tokens=settings.context_tokens,
-                kv_blocks=settings.kv_blocks,
-                chunk_tokens=settings.chunk_tokens,
-                precision=settings.precision,
-                threads=settings.threads,
-            )
-        )
-        tokenizer = Tokenizer.load(model)
-        table = tokenizer.table
-        self._reader = RequestReader(
-            settings, engine.limits, lambda text, most: tokenizer.tokens_of(text, most=most), max(map(len, table))
-        )
+        loaded = load(Path(args["model_repository"]) / args["model_version"], settings)
+        self._engine = engine = loaded.engine
+        self._reader = RequestReader(settings, engine.limits, loaded.tokens_of, max(map(len, loaded.table)))
         scheduler = Scheduler(engine, settings.policy, clock_us)
         page = self._page(scheduler, args["model_version"])
         self._host = Host(
-            engine, scheduler, table, on_step=page.publish if page else lambda: None, on_error=self._error
+            engine,
+            scheduler,
+            loaded.table,
+            restart=engine.restart,
+            end_engine=engine.end,
+            on_step=page.publish if page else lambda: None,
+            on_error=self._error,
         )
         self._numbers = itertools.count()
+        end_with_parent(engine.end)
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take every request, or refuse it at once. Answers come later, from another thread."""
@@ -82,15 +134,24 @@ class TextModel:
             sender = request.get_response_sender()
             try:
                 read, wanted = self._read(request)
-                self._host.submit(
-                    read, _TritonLine(self._backend, sender, wanted, len(read.tokens)), stream=wanted.stream
-                )
+                if wanted.begin:
+                    sender.send(self._backend.InferenceResponse([]))
+                line = _TritonLine(self._backend, sender, wanted, len(read.tokens))
+                self._host.submit(read, line, stream=wanted.stream, canary=wanted.canary)
             except InputError as error:
                 self._refuse(sender, f"{error.message}. Hint: {error.hint}", self._backend.TritonError.INVALID_ARG)
             except Exception:  # noqa: BLE001 - the last line of defence: no traceback in an answer, no caller without one
                 incident = secrets.token_hex(6)
                 self._error(f"incident {incident}: {traceback.format_exc()}")
-                self._refuse(sender, f"internal error, incident {incident}", self._backend.TritonError.INTERNAL)
+                self._refuse(
+                    sender,
+                    f"{End.FAILED.value}: internal error, incident {incident}",
+                    self._backend.TritonError.INTERNAL,
+                )
+
+    def is_ready(self) -> bool:
+        """Whether there is an engine to run requests."""
+        return self._host.takes
 
     def close(self) -> None:
         """End what runs, and the engine."""
@@ -139,6 +200,10 @@ class _TritonLine:
     def send(self, piece: Piece) -> None:
         """One response; the last one is final, and carries the error if there is one.
 
+        Triton takes it whether the caller reads or not, and keeps what is not read: on 24.10 neither a gRPC stream whose
+        window is full nor an HTTP connection that nobody reads held up anybody, and the server grew by about what it kept.
+        So a request can make it keep its own text at most, ``max_tokens`` pieces.
+
         A request whose last response is missing keeps its caller waiting and the model from being unloaded, so a final one
         goes out whatever happens.
         """
@@ -177,9 +242,10 @@ class _TritonLine:
 
 
 def _told(piece: Piece) -> str:
+    """The word that says why comes first, for whoever goes by it."""
     if piece.end is End.CANCELLED:
         return "the caller cancelled the request"
-    return f"{piece.reason.value}: {piece.message}" if piece.reason is not None else piece.message
+    return f"{piece.reason or piece.end}: {piece.message}"
 
 
 def _code(error: Any, piece: Piece) -> Any:
@@ -187,7 +253,9 @@ def _code(error: Any, piece: Piece) -> Any:
         return error.INVALID_ARG
     if piece.end is End.CANCELLED:
         return error.CANCELLED
-    return error.INTERNAL if piece.end is End.FAILED else error.UNAVAILABLE
+    if piece.reason is Reason.ENGINE_DOWN or (piece.end is End.FAILED and piece.reason is None):
+        return error.INTERNAL
+    return error.UNAVAILABLE
 
 
 def _model_path(folder: Path) -> Path:

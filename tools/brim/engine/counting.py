@@ -56,6 +56,14 @@ class Counting:
         self._metrics.observe_us(m.STEP_TIME, step.took_us)
         self._metrics.observe(m.STEP_TOKENS, step.tokens)
 
+    def engine(self, *, up: bool) -> None:
+        """Whether there is an engine to step."""
+        self._metrics.set({m.ENGINE_UP: float(up)})
+
+    def engine_restarted(self) -> None:
+        """A lost engine has been replaced."""
+        self._metrics.add(m.ENGINE_RESTARTS)
+
     def gauges(self, running: int, waiting: int, used_blocks: int, promised_blocks: int) -> None:
         """How things stand now."""
         total = self._limits.total_blocks

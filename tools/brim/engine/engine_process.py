@@ -5,7 +5,9 @@ In the host's own process nobody could be refused, cancelled or sent a token mea
 the host's threads wait for it without the lock. It costs a message each way a step, some 0.1 ms.
 
 The child lives as long as this end of the socket does: when the host is closed or killed, it reads the end of the stream
-and goes.
+and goes; and as the kernel is told to kill it with its parent, it goes though it reads nothing any more.
+
+An engine that is lost (its process has ended, or does not answer) is not mended: ``restart`` starts another one.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
@@ -24,12 +28,13 @@ from typing import Any
 
 from brim.engine.engine import EngineLimits, Sampling, Step
 from brim.engine.openvino_precision import Precision
+from brim.engine.patience import Patience
 from brim.errors import BrimError, ModelFileError, ServerFailed
 
 LOAD_LIMIT_S = 600.0
 """Longest wait for a model to be loaded."""
-ANSWER_LIMIT_S = 300.0
-"""Longest wait for a step: a whole long prompt on a slow machine, and then some."""
+ANSWER_LIMIT_S = 30
+"""Longest wait for a sequence to be taken or dropped, for which nothing is computed; and for a message to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +50,57 @@ class EngineArguments:
 
 
 class EngineProcess:
-    """``Engine``, elsewhere. One thread owns it, but for ``used_blocks``."""
+    """``Engine``, elsewhere. One thread owns it, but for ``used_blocks`` and ``end``."""
 
-    def __init__(self, arguments: EngineArguments) -> None:
-        """Start the child and wait until it has loaded the model.
+    def __init__(self, arguments: EngineArguments, patience: Patience | None = None) -> None:
+        """Start the child and wait until it has loaded the model. The calling thread has to live as long as the engine.
+
+        Args:
+            arguments: what the engine is made from.
+            patience: how long a step may take.
 
         Raises:
             ModelFileError: it cannot load the model.
             ServerFailed: the child did not start, or took longer than ``LOAD_LIMIT_S``.
         """
+        self._arguments = arguments
+        self._patience = patience or Patience()
+        self._ending = threading.Lock()
+        self._ended = False
+        self._used_blocks = 0
+        self._limits = self._start()
+
+    def _start(self) -> EngineLimits:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ours, theirs, self._ending:
+            if self._ended:
+                raise ServerFailed("the engine has been ended", hint="load the model again")
+            command = [interpreter(), "-m", "brim.engine.engine_worker", str(os.getpid()), str(theirs.fileno())]
             self._child = subprocess.Popen(
-                [interpreter(), "-m", "brim.engine.engine_worker", str(theirs.fileno()), json.dumps(asdict(arguments))],
+                [*command, json.dumps(asdict(self._arguments))],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
-        self._line = Connection(ours.detach())
-        self._used_blocks = 0
+            # A child that reads nothing any more must not hold up who writes.
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", ANSWER_LIMIT_S, 0))
+            self._line = Connection(ours.detach())
         try:
-            self._limits: EngineLimits = self._answer(LOAD_LIMIT_S)
+            limits: EngineLimits = self._answer(LOAD_LIMIT_S)
         except BaseException:
-            self.close()
+            self._put_away()
             raise
+        return limits
+
+    def restart(self) -> None:
+        """End the child and start another one, which holds no sequence. The calling thread has to live as long as it.
+
+        Raises:
+            ModelFileError, ServerFailed: as when it was made; it may be tried again.
+        """
+        self._put_away()
+        self._used_blocks = 0
+        self._limits = self._start()
 
     @property
     def limits(self) -> EngineLimits:
@@ -101,9 +133,10 @@ class EngineProcess:
         """Run the model once over everything that was added.
 
         Raises:
-            ServerFailed: the child has gone, or does not answer.
+            ServerFailed: the child has gone, or does not answer within what ``Patience`` grants.
         """
-        step: Step = self._ask("step")
+        step: Step = self._ask("step", limit_s=self._patience.limit_s(self._limits.step_tokens))
+        self._patience.saw(step.took_us)
         self._used_blocks = step.used_blocks
         return step
 
@@ -111,18 +144,28 @@ class EngineProcess:
         """KV blocks that sequences held after the last step. Any thread may ask."""
         return self._used_blocks
 
+    def end(self) -> None:
+        """Kill the child for good; a step under way ends as lost. Any thread may, and the owner then calls ``close``."""
+        with self._ending:
+            self._ended = True
+            self._child.kill()
+
     def close(self) -> None:
-        """End the child. It is killed: it keeps nothing, and an engine takes seconds to put itself away."""
+        """End the child and forget it. It is killed: it keeps nothing, and an engine takes seconds to put itself away."""
+        self.end()
+        self._put_away()
+
+    def _put_away(self) -> None:
         self._line.close()
         self._child.kill()
         self._child.wait()
 
-    def _ask(self, *message: Any) -> Any:
+    def _ask(self, *message: Any, limit_s: float = ANSWER_LIMIT_S) -> Any:
         try:
             self._line.send(message)
         except OSError as error:
             raise self._lost(str(error)) from error
-        return self._answer(ANSWER_LIMIT_S)
+        return self._answer(limit_s)
 
     def _answer(self, limit_s: float) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""The child behind ``brim.engine.engine_process``: ``python -m brim.engine.engine_worker FD ARGUMENTS``.
+"""The child behind ``brim.engine.engine_process``: ``python -m brim.engine.engine_worker PARENT FD ARGUMENTS``.
 
 Reads one message, does what it says, answers; until the line ends.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.engine.engine_process import EngineArguments, Refused
+from brim.parent import die_with_parent
 
 
 def serve(line: Connection, arguments: EngineArguments) -> None:
@@ -43,11 +44,13 @@ def serve(line: Connection, arguments: EngineArguments) -> None:
 
 
 def main() -> None:
-    """End when the line does. Ctrl-C goes to the whole group, and is the server's to act on."""
+    """End when the line or the parent does. Ctrl-C goes to the whole group, and is the server's to act on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = Connection(int(sys.argv[1]))
+    # At the end of the line it goes by itself; this is for one that hangs and reads nothing.
+    die_with_parent(int(sys.argv[1]), signal.SIGKILL)()
+    line = Connection(int(sys.argv[2]))
     try:
-        serve(line, EngineArguments(**json.loads(sys.argv[2])))
+        serve(line, EngineArguments(**json.loads(sys.argv[3])))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception as error:

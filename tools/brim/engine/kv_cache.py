@@ -92,7 +92,7 @@ class PrefixIndex:
 
     def __init__(self, most_blocks: int) -> None:
         """Empty."""
-        self._most_blocks = most_blocks
+        self.most_blocks = most_blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -108,5 +108,5 @@ class PrefixIndex:
         for block in reversed(hashes):
             self._blocks[block] = None
             self._blocks.move_to_end(block)
-        while len(self._blocks) > self._most_blocks:
+        while len(self._blocks) > self.most_blocks:
             self._blocks.popitem(last=False)

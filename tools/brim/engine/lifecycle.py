@@ -18,7 +18,7 @@ class RequestClass(IntEnum):
 
 
 class Reason(StrEnum):
-    """Why a request was refused. The values are stable: callers and dashboards go by them."""
+    """Why a request was refused or has failed. The values are stable: callers and dashboards go by them."""
 
     ROOM_FULL = "room_full"
     """The waiting room has no place for its class."""
@@ -32,6 +32,10 @@ class Reason(StrEnum):
     """Prompt and text together are more than the whole KV cache holds, or its class's share of it."""
     DRAINING = "draining"
     """The server is going down and takes nothing new."""
+    ENGINE_LOST = "engine_lost"
+    """The engine's process has ended or hangs; another one is being started, so it may be tried again soon."""
+    ENGINE_DOWN = "engine_down"
+    """The engine could not be started again: the model answers nobody until it is loaded anew."""
 
 
 class End(StrEnum):
@@ -91,7 +95,7 @@ class Ended:
         request_id: whose.
         end: how.
         output_tokens: tokens that were delivered before it.
-        reason: of a refusal, else None.
+        reason: of a refusal, and of a failure that has one; else None.
         message: what to tell the caller where the end is an error: where the limit lies and where it comes from.
     """
 

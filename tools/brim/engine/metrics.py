@@ -174,11 +174,14 @@ PREEMPTIONS = _counter(
 REFUSALS = _counter("brim_llm_refusals_total", "Requests refused, by reason.", label="reason")
 ENDS = _counter("brim_llm_requests_total", "Requests that ended, by how they did.", label="end")
 STEPS = _counter("brim_llm_steps_total", "Engine steps.")
+ENGINE_UP = _gauge("brim_llm_engine_up", "1 while requests are taken; 0 while there is no engine to run them.")
+ENGINE_RESTARTS = _counter("brim_llm_engine_restarts_total", "Engines started in place of a lost one.")
 
 FAMILIES = (
     *(RUNNING, WAITING, BLOCKS_USED, BLOCKS_FREE, BLOCKS_TOTAL, BLOCK_TOKENS, BLOCKS_PROMISED, KV_USAGE),
     *(TTFT, ITL, TPOT, E2E, QUEUE_WAIT, STEP_TIME, STEP_TOKENS),
     *(TOKENS_IN, TOKENS_OUT, PREFIX_ASKED, PREFIX_HIT, PREEMPTIONS, REFUSALS, ENDS, STEPS),
+    *(ENGINE_UP, ENGINE_RESTARTS),
 )
 
 

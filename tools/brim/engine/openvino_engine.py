@@ -23,7 +23,7 @@ import openvino_genai
 
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.openvino_precision import Precision
-from brim.engine.tokenise import Tokenizer
+from brim.engine.tokenise import Tokenizer, has_own_tokenizer
 from brim.errors import ModelFileError
 from brim.service.schema import KV_BLOCK_TOKENS
 
@@ -71,14 +71,19 @@ class OpenVinoEngine:
             properties |= {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision}
         if threads:
             properties["INFERENCE_NUM_THREADS"] = threads
+        beside = Tokenizer.load(model) if has_own_tokenizer(model) else None
+        load = openvino_genai.ContinuousBatchingPipeline
         try:
-            self._pipeline = openvino_genai.ContinuousBatchingPipeline(str(model), scheduling, "CPU", properties)
+            if beside is None:
+                self._pipeline = load(str(model), scheduling, "CPU", properties)
+            else:
+                self._pipeline = load(str(model), beside.found, scheduling, "CPU", **properties)
         except Exception as error:  # a bad file ends in whatever its reader stumbles over
             raise ModelFileError(
                 f"{model} cannot be loaded by openvino-genai: {(str(error).strip() or repr(error)).splitlines()[-1]}",
                 hint="give a GGUF file of a llama or qwen model, or a folder that `optimum-cli export openvino` made",
             ) from error
-        self.tokenizer = Tokenizer(self._pipeline.get_tokenizer())
+        self.tokenizer = beside or Tokenizer(self._pipeline.get_tokenizer())
         self._limits = EngineLimits(
             total_blocks=kv_blocks,
             block_tokens=KV_BLOCK_TOKENS,

@@ -19,6 +19,13 @@ from brim.errors import InputError
 
 CLASS_PARAMETER = "brim_class"
 """Parameter of a request that names its class of callers."""
+CANARY_PARAMETER = "brim_canary"
+"""Parameter, true, of a request that asks whether texts go on; a refusal for want of room is no answer to that."""
+BEGIN_PARAMETER = "brim_begin"
+"""Parameter, true, of a request that wants an empty response at once: until then Triton does not see an HTTP caller leave."""
+TIMEOUT_PARAMETER, PRIORITY_PARAMETER = "timeout", "priority"
+"""KServe's, the former in microseconds. Triton takes them out of a gRPC request and leaves them in one over HTTP."""
+LONGEST_TIMEOUT_US, LARGEST_PRIORITY = 86_400_000_000, 2**32 - 1
 _LONGEST_SHOWN = 60
 
 
@@ -32,6 +39,8 @@ class Wanted:
         finish_reason: with each piece, why the text ended; ``None`` while it goes on.
         input_tokens: with each piece, how many the prompt has.
         output_tokens: with each piece, how many are behind it.
+        canary: only whether texts go on.
+        begin: an empty response ahead of the first.
     """
 
     stream: bool = False
@@ -39,6 +48,8 @@ class Wanted:
     finish_reason: bool = False
     input_tokens: bool = False
     output_tokens: bool = False
+    canary: bool = False
+    begin: bool = False
 
 
 class RequestReader:
@@ -85,9 +96,12 @@ class RequestReader:
             InputError: what is wrong with it, for its caller's eyes.
         """
         named = dict(parameters)
-        kind, useful_us = self._settings.class_of(self._priority(named.pop(CLASS_PARAMETER, None)))
-        useful_us = timeout_us or useful_us
+        priority = self._priority(named.pop(CLASS_PARAMETER, None), named.pop(PRIORITY_PARAMETER, None))
         stream = bool(tensors.get("stream", False))
+        kind, useful_us = self._settings.class_of(priority, stream=stream)
+        own_us = _whole(TIMEOUT_PARAMETER, named.pop(TIMEOUT_PARAMETER, None), LONGEST_TIMEOUT_US)
+        useful_us = timeout_us or own_us or useful_us
+        canary, begin = (named.pop(name, False) is True for name in (CANARY_PARAMETER, BEGIN_PARAMETER))
         exclude = bool(tensors.get("exclude_input_in_output", stream))
         if stream and not exclude:
             raise InputError(
@@ -102,6 +116,8 @@ class RequestReader:
             finish_reason=bool(tensors.get("return_finish_reason", False)),
             input_tokens=bool(tensors.get("return_num_input_tokens", False)),
             output_tokens=bool(tensors.get("return_num_output_tokens", False)),
+            canary=canary,
+            begin=begin,
         )
         deadline_us = None if useful_us is None else now_us + useful_us
         request = Request(request_id, tokens, sampling, kind, deadline_us)
@@ -110,9 +126,9 @@ class RequestReader:
             raise InputError("; ".join(one.message for one in found), hint=self._hint)
         return request, wanted
 
-    def _priority(self, name: Any) -> int:
+    def _priority(self, name: Any, given: Any) -> int:
         if name is None:
-            return 0
+            return _whole(PRIORITY_PARAMETER, given, LARGEST_PRIORITY)
         for one in self._settings.classes:
             if one.name == name:
                 return one.priority
@@ -139,3 +155,15 @@ class RequestReader:
         if len(tokens) > most:
             raise InputError(f"the prompt has more than {most} tokens", hint=self._hint)
         return text, tokens
+
+
+def _whole(name: str, given: Any, most: int) -> int:
+    """A number of KServe's; 0 where none is given."""
+    if given is None:
+        return 0
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= most:
+        raise InputError(
+            f"{name} is {repr(given)[:_LONGEST_SHOWN]}, expected a whole number from 0 to {most}",
+            hint="0, or none, for what the caller's class has; timeout is in microseconds",
+        )
+    return given

@@ -12,18 +12,17 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from brim.engine.engine import Sampling
+from brim.engine.option_ranges import LONGEST_STOP, MOST_STOP_TOKENS, MOST_STOPS, RANGES, Range
 from brim.errors import InputError
 
-MOST_STOPS = 16
-LONGEST_STOP = 256
-"""Characters. What could still become a stop string is held back, so a long one delays the text."""
-MOST_STOP_TOKENS = 64
-LARGEST_SEED = 2**64 - 1
 DRAWN_SEED_BITS = 63
+ALL_TOKENS = -1
+"""What vLLM's callers write for a ``top_k`` of all tokens; here that is 0."""
 LONGEST_SHOWN = 60
 """Characters of a wrong value that an error repeats."""
 
@@ -100,24 +99,25 @@ class _Reader:
 
     def sampling(self, vocabulary: int) -> Sampling:
         default = Sampling()
+        top_k = replace(RANGES["top_k"], low=ALL_TOKENS, high=vocabulary)
         found = Sampling(
-            max_tokens=self._whole("max_tokens", default.max_tokens, 1, 2**31 - 1),
-            min_tokens=self._whole("min_tokens", default.min_tokens, 0, 2**31 - 1),
-            temperature=self._number("temperature", default.temperature, 0, 100),
-            top_p=self._number("top_p", default.top_p, 0, 1, open_below=True),
-            top_k=max(0, self._whole("top_k", default.top_k, -1, vocabulary)),
-            min_p=self._number("min_p", default.min_p, 0, 1, open_above=True),
-            repetition_penalty=self._number("repetition_penalty", default.repetition_penalty, 0, 100, open_below=True),
-            presence_penalty=self._number("presence_penalty", default.presence_penalty, -2, 2),
-            frequency_penalty=self._number("frequency_penalty", default.frequency_penalty, -2, 2),
-            seed=self._whole("seed", secrets.randbits(DRAWN_SEED_BITS), 0, LARGEST_SEED, may_be_null=True),
+            max_tokens=self._whole("max_tokens", default.max_tokens),
+            min_tokens=self._whole("min_tokens", default.min_tokens),
+            temperature=self._number("temperature", default.temperature),
+            top_p=self._number("top_p", default.top_p),
+            top_k=max(0, self._whole("top_k", default.top_k, top_k)),
+            min_p=self._number("min_p", default.min_p),
+            repetition_penalty=self._number("repetition_penalty", default.repetition_penalty),
+            presence_penalty=self._number("presence_penalty", default.presence_penalty),
+            frequency_penalty=self._number("frequency_penalty", default.frequency_penalty),
+            seed=self._whole("seed", secrets.randbits(DRAWN_SEED_BITS), may_be_null=True),
             ignore_eos=self._truth("ignore_eos", default.ignore_eos),
             stop_token_ids=self._tokens("stop_token_ids", vocabulary),
             stop=self._strings("stop"),
         )
         if found.min_tokens > found.max_tokens:
             self._faults.append(f"min_tokens ({found.min_tokens}) is above max_tokens ({found.max_tokens})")
-        if self._whole("n", 1, 0, 2**31 - 1) != 1:
+        if self._whole("n", 1, RANGES["max_tokens"]) != 1:
             self._faults.append(f"n is {_shown(self._given['n'])}; one text a request is made: ask as often as needed")
         self._unknown()
         return found
@@ -138,28 +138,21 @@ class _Reader:
     def _wrong(self, name: str, value: object, expected: str) -> None:
         self._faults.append(f"{name} is {_shown(value)}, expected {expected}")
 
-    def _number(
-        self, name: str, default: float, low: float, high: float, *, open_below: bool = False, open_above: bool = False
-    ) -> float:
+    def _number(self, name: str, default: float) -> float:
         value = _number_of(self._take(name, default))
-        inside = (
-            value is not None
-            and (low < value if open_below else low <= value)
-            and (value < high if open_above else value <= high)
-        )
-        if not inside or value is None:
-            signs = "above" if open_below else "from", "below" if open_above else "to"
-            self._wrong(name, self._given.get(name), f"a number {signs[0]} {low:g} {signs[1]} {high:g}")
+        if value is None or not RANGES[name].holds(value):
+            self._wrong(name, self._given.get(name), str(RANGES[name]))
             return default
         return value
 
-    def _whole(self, name: str, default: int, low: int, high: int, *, may_be_null: bool = False) -> int:
+    def _whole(self, name: str, default: int, range_: Range | None = None, *, may_be_null: bool = False) -> int:
+        range_ = range_ or RANGES[name]
         given = self._take(name, default)
         if given is None and may_be_null:
             return default
         value = given if isinstance(given, int) and not isinstance(given, bool) else _whole_of(given)
-        if value is None or not low <= value <= high:
-            self._wrong(name, given, f"a whole number from {low} to {high}")
+        if value is None or not range_.holds(value):
+            self._wrong(name, given, str(range_))
             return default
         return value
 

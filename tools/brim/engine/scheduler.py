@@ -3,10 +3,11 @@
 One step, in order:
 
 1. What was cancelled or preempted is dropped from the engine; its blocks and its seat count until the step is over.
-2. Those who have waited too long are refused; those whose deadline has passed end.
+2. Those whose deadline has passed end.
 3. A step's prompt tokens are planned: the step's limit less one token of every decoding sequence. They go to everyone in
    order (``_rank``), seat holders and, where a seat and all of their blocks are free, waiting ones; a share of them to the
-   oldest unfinished prefill in any case. Of a prompt that does not fit what is left of the step, a *piece* does.
+   oldest unfinished prefill in any case. Of a prompt that does not fit what is left of the step, a *piece* does. Those who
+   got no seat now either, and have waited too long, are refused.
 4. The engine steps; tokens are handed out, and ends.
 
 A piece is a sequence of its own: a prefix of the prompt, a whole number of blocks long, of which one token is asked and
@@ -96,6 +97,8 @@ class Scheduler:
         self._fed_us = 0
         self._used_blocks = engine.used_blocks()
         self._draining = False
+        self._shut: tuple[Reason, str] | None = None
+        self._counting.engine(up=True)
         self._gauges()
 
     # What a caller does
@@ -146,11 +149,19 @@ class Scheduler:
         """Refuse whatever comes from now on; what is here is finished."""
         self._draining = True
 
-    def abandon(self, message: str) -> list[Event]:
-        """The engine is lost: end every request as failed, and give it nothing more."""
-        self._draining = True
+    @property
+    def takes(self) -> bool:
+        """Whether a request has a chance."""
+        return self._shut is None and not self._draining
+
+    def abandon(self, reason: Reason, message: str) -> list[Event]:
+        """The engine is lost: end every request as failed, give it nothing more, and refuse what comes for the reason given.
+
+        May be called again with another one.
+        """
+        self._shut = reason, message
         events: list[Event] = [
-            self._ended(entry, End.FAILED, message=message) for entry in list(self._entries.values())
+            self._ended(entry, End.FAILED, reason=reason, message=message) for entry in list(self._entries.values())
         ]
         for entry in list(self._seated):
             self._ledger.release(entry.number)
@@ -161,8 +172,17 @@ class Scheduler:
         self._by_sequence.clear()
         self._leaving.clear()
         self._entries.clear()
+        self._used_blocks = 0
+        self._counting.engine(up=False)
         self._gauges()
         return events
+
+    def resume(self) -> None:
+        """The engine has been replaced by one of the same limits, which holds nothing: take requests again."""
+        self._shut = None
+        self._prefixes = PrefixIndex(self._prefixes.most_blocks)
+        self._counting.engine_restarted()
+        self._counting.engine(up=True)
 
     # What the owner of the engine does
 
@@ -183,9 +203,10 @@ class Scheduler:
             Ends of those who waited too long, whose deadline passed, or whom the engine would not take.
         """
         self._fed_us = now_us = self._clock_us()
-        events: list[Event] = list(self._late(now_us))
+        events: list[Event] = list(self._expired(now_us))
         self._planned, self._pairs = {}, 0
         events += self._plan(now_us)
+        events += self._overdue(now_us)
         decoding = [entry for entry in self._seated if entry.decoding]
         self._shape = StepShape(
             len(decoding),
@@ -245,6 +266,8 @@ class Scheduler:
         request, policy = entry.request, self._policy
         if self._draining:
             return Reason.DRAINING, "the server is going down"
+        if self._shut is not None:
+            return self._shut
         misfits = misfit(request, self._limits, policy)
         if misfits is not None:
             return misfits
@@ -325,22 +348,28 @@ class Scheduler:
             return -1, 0, entry.number
         return kind, entry.remaining_tokens, entry.number
 
-    def _late(self, now_us: int) -> Iterator[Ended]:
+    def _expired(self, now_us: int) -> Iterator[Ended]:
+        """Ends of those whose deadline has passed."""
         for entry in list(self._entries.values()):
-            request = entry.request
-            over = request.deadline_us is not None and now_us >= request.deadline_us
-            if entry.began:
-                if over:
-                    self._let_go(entry)
-                    yield self._ended(entry, End.EXPIRED, message="the request's deadline has passed")
+            deadline_us = entry.request.deadline_us
+            if deadline_us is None or now_us < deadline_us:
                 continue
+            self._let_go(entry)
+            if entry.began:
+                yield self._ended(entry, End.EXPIRED, message=_PASSED)
+            else:
+                del self._entries[entry.request.id]
+                yield self._refused(entry, Reason.DEADLINE, _PASSED)
+
+    def _overdue(self, now_us: int) -> Iterator[Ended]:
+        """Ends of those who have waited too long, and have no seat now either."""
+        for entry in [e for e in self._waiting if not e.began]:
+            request = entry.request
             late = too_late(
                 request, now_us, now_us - entry.arrived_us, 0, self._policy.longest_wait_us.get(request.kind)
             )
-            if late is None and over:
-                late = "the request's deadline has passed"
             if late is not None:
-                self._let_go(entry)
+                self._waiting.remove(entry)
                 del self._entries[request.id]
                 yield self._refused(entry, Reason.DEADLINE, late)
 
@@ -563,10 +592,10 @@ class Scheduler:
         self._seated.remove(entry)
         self._ledger.release(entry.number)
 
-    def _ended(self, entry: Entry, end: End, *, message: str = "") -> Ended:
+    def _ended(self, entry: Entry, end: End, *, reason: Reason | None = None, message: str = "") -> Ended:
         del self._entries[entry.request.id]
         self._counting.ended(end)
-        return Ended(entry.request.id, end, len(entry.text), message=message)
+        return Ended(entry.request.id, end, len(entry.text), reason, message)
 
     def _refused(self, entry: Entry, reason: Reason, message: str) -> Ended:
         self._counting.ended(End.REFUSED, reason)
@@ -591,6 +620,7 @@ class Scheduler:
         self._counting.gauges(len(self._seated), len(self._waiting), self._used_blocks, self._ledger.used_blocks)
 
 
+_PASSED = "the request's deadline has passed"
 _IGNORED = "the engine ran out of KV blocks for the request, which admission should have prevented: this is a fault of the server"
 _NOT_REPEATED = (
     "the request was preempted, and the engine did not produce the same text again with the same seed: "

@@ -10,7 +10,7 @@
       "ttft_ms": 2000,             the first class waits no longer for a place; null for no bound
       "precision": "f32",          what the engine computes in
       "threads": 0,                of the engine; 0 leaves it to the engine
-      "gives_up_ms": 60000,        when a caller leaves who says nothing else; null for never
+      "gives_up_ms": 60000,        when a caller of a whole text leaves who says nothing else; null for never
       "classes": [{"name": "interactive", "priority": 1, "deadline_ms": null}]
     }
 
@@ -89,16 +89,16 @@ class Settings(_Part):
     def _ranked(self) -> list[ClassSettings]:
         return sorted(self.classes, key=lambda one: one.priority)
 
-    def class_of(self, priority: int) -> tuple[RequestClass, int | None]:
+    def class_of(self, priority: int, *, stream: bool = False) -> tuple[RequestClass, int | None]:
         """The class that a request's priority stands for, and how long its answer is of use, in microseconds.
 
         As in Triton's own queues, 1 is served first, and a number that no class has (0: none was given) counts as the
-        first class.
+        first class. Who reads a stream does not give up while it goes on, and is seen to leave.
         """
         ranked = self._ranked
         chosen = next((one for one in ranked if one.priority == priority), ranked[0] if ranked else None)
         kind = RequestClass.INTERACTIVE if not ranked or chosen is ranked[0] else RequestClass.BATCH
-        useful_ms = (chosen.deadline_ms if chosen else None) or self.gives_up_ms
+        useful_ms = (chosen.deadline_ms if chosen else None) or (None if stream else self.gives_up_ms)
         return kind, None if useful_ms is None else ms_to_us(useful_ms)
 
 

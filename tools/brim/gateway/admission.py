@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
+from brim.config.generate import Profile
 from brim.service.schema import BatchTime, Service, TenantRate
 from brim.units import US_PER_MS, ms_to_us
 
@@ -44,6 +45,8 @@ class Admission:
         batch_time: what a batch takes, for requests whose own deadline cannot be met. None: they are let in.
         classes: the most important first; empty when all callers are equal.
         tenant_rate: what each tenant may send. None: no bound.
+        pieces: the model gives several answers to a request, and is done with it when it says so.
+        tells: the model's host is told a request's class and deadline, as its parameters.
     """
 
     in_flight: int | None = None
@@ -52,6 +55,8 @@ class Admission:
     batch_time: BatchTime | None = None
     classes: tuple[ClassBounds, ...] = ()
     tenant_rate: TenantRate | None = None
+    pieces: bool = False
+    tells: bool = False
 
     def for_lua(self, threads: int) -> dict[str, Any]:
         """An entry of ``ADMITTED`` as ``admission.lua`` reads it. Each of Envoy's workers counts for itself, its part."""
@@ -63,6 +68,9 @@ class Admission:
             "rows": self.max_rows,
             "tau0_ms": time and time.tau0_us / US_PER_MS,
             "alpha_ms": time and time.alpha_us / US_PER_MS,
+            "pieces": self.pieces,
+            "tells": self.tells,
+            "has_classes": bool(self.classes),
             "class_names": ", ".join(one.name for one in classes),
             "classes": [
                 {
@@ -115,12 +123,16 @@ def class_bound(bound: int, max_rows: int, level: int) -> int:
     return max(1, bound - level * (max_rows + SCATTER * isqrt(max_rows)), bound >> level)
 
 
-def admissions(services: Sequence[Service]) -> dict[str, Admission]:
-    """The bounds of every service, as far as its file has what they are derived from."""
-    return {service.name: _admission(service) for service in services}
+def admissions(services: Sequence[Service], profile: Profile = Profile.DEFAULT) -> dict[str, Admission]:
+    """The bounds of every service, as far as its file has what they are derived from.
+
+    A language model's own host bounds what runs and waits, and sheds: it is only told what a caller says to the gateway.
+    Triton's vLLM backend takes a parameter that it does not know for a sampling option, so it is told nothing.
+    """
+    return {service.name: _admission(service, profile) for service in services}
 
 
-def _admission(service: Service) -> Admission:
+def _admission(service: Service, profile: Profile) -> Admission:
     gives_up = service.slo.caller_gives_up_ms
     bound = service.batching.in_flight_bound
     priorities = sorted({caller.priority for caller in service.callers})
@@ -139,4 +151,6 @@ def _admission(service: Service) -> Admission:
             for caller in sorted(service.callers, key=lambda caller: caller.priority)
         ),
         tenant_rate=service.tenant_rate,
+        pieces=service.generation is not None,
+        tells=service.generation is not None and profile is Profile.DEFAULT,
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from brim.gateway.replies import HOST_ERRORS
 from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import AROUND_HEADER, NOT, REASON_HEADER, TYPE, Document, equal
 
-STREAM_OUTCOMES = ("admitted", "queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class")
-"""``stream.lua`` notes how many of a stream's requests had each."""
+STREAM_OUTCOMES = (
+    *("admitted", "answered", "failed", "left", *(f"host_{reason}" for reason in HOST_ERRORS)),
+    *("queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class"),
+)
+"""``stream.lua`` notes how many of a stream's requests had each. Those of the first line from the second on make ``admitted``."""
 
 
 def counters() -> list[Document]:
@@ -21,7 +25,8 @@ def counters() -> list[Document]:
             ("class", "%DYNAMIC_METADATA(brim:class)%"),
             ("code", "%RESPONSE_CODE%"),
             ("grpc_status", "%GRPC_STATUS_NUMBER%"),
-            ("reason", f"%RESP({REASON_HEADER})%"),
+            # Over SSE an error may come after the head of the answer.
+            ("reason", f"%RESP({REASON_HEADER})%%DYNAMIC_METADATA(brim:broken)%"),
             ("flags", "%RESPONSE_FLAGS%"),
         )
     ]

@@ -97,7 +97,8 @@ class Gateway:
         self.log_file = log_file
         self._limits = limits or RequestLimits()
         self._admitted = dict(admitted or {})
-        self._canaries = {name: canary_of(row) for name, row in (canaries or {}).items() if row is not None}
+        rows = {name: row for name, row in (canaries or {}).items() if row is not None}
+        self._canaries = {name: canary_of(row, self._admitted.get(name)) for name, row in rows.items()}
         self._host = host
         self._port = port
         self._metrics = metrics if metrics is not None else upstream.metrics

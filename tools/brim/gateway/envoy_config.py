@@ -27,13 +27,13 @@ from brim.gateway.counters import STREAM_OUTCOMES, counters
 from brim.gateway.health import Canary
 from brim.gateway.limits import RequestLimits
 from brim.gateway.lua import as_lua
-from brim.gateway.replies import local_replies
+from brim.gateway.replies import HOST_ERRORS, local_replies
 from brim.gateway.routes import TENANT_FILTER, TENANT_TYPE, longest_us, virtual_host
 from brim.gateway.xds import RETRY_AFTER_S, TYPE, Document, Listen, Upstream, seconds, socket_address
 from brim.server.endpoint import LOOPBACK
 from brim.units import US_PER_S
 
-LUA_FILES = ("guard.lua", "admission.lua", "stream.lua", "filter.lua")
+LUA_FILES = ("guard.lua", "admission.lua", "pieces.lua", "stream.lua", "filter.lua")
 ROUTER: Document = {
     "name": "envoy.filters.http.router",
     "typed_config": {"@type": f"{TYPE}extensions.filters.http.router.v3.Router"},
@@ -128,6 +128,7 @@ def filter_source(limits: RequestLimits, admitted: Mapping[str, Admission], thre
         limits.as_lua(),
         f"local ADMITTED = {bounds}",
         f"local OUTCOMES = {as_lua(STREAM_OUTCOMES)}",
+        f"local HOST_ERRORS = {as_lua(HOST_ERRORS)}",
         f"local RETRY_AFTER_S = {RETRY_AFTER_S}",
     )
     parts = (files("brim.gateway").joinpath(name).read_text(encoding="utf-8") for name in LUA_FILES)

@@ -23,7 +23,7 @@ local function check_of(method, path)
     if find(plain, "/infer$") then
       return check_infer
     elseif find(plain, "/generate$") or find(plain, "/generate_stream$") then
-      return check_json
+      return check_generate
     end
   end
 end
@@ -74,9 +74,10 @@ local function look_at(handle)
   local model = models[name]
   local class, metadata
   if model then
+    class_name = class_name or asked.class
     class = class_of(model.bounds, class_name, asked.priority)
-    if not class then
-      return answer(handle, is_grpc, 400, 3, "unknown_class", no_class(model, name, class_name))
+    if not class or (asked.class and asked.class ~= class.name) then
+      return answer(handle, is_grpc, 400, 3, "unknown_class", no_class(model, name, class and asked.class or class_name))
     end
     metadata = handle:streamInfo():dynamicMetadata()
     metadata:set("brim", "model", name)
@@ -84,7 +85,20 @@ local function look_at(handle)
   end
   headers = handle:headers() -- what was fetched before the body came is dead by now
   local own_ms = shortest_ms(header_ms, asked.timeout and math.ceil(asked.timeout / 1000), class and class.timeout_ms)
-  if own_ms then
+  -- Such a text is ended by the model, with an error that its caller can read: cut off here, it would have none.
+  local tells = model and model.bounds.tells and check == check_generate
+  if tells then
+    local whole = find(match(path, "^[^?]*"), "/generate$") ~= nil
+    if whole and asked.stream then
+      return answer(handle, is_grpc, 400, 3, "bad_request", "a text that comes in pieces is asked for at /generate_stream")
+    end
+    local one = whole and "answer" or not asked.stream and "event" or nil
+    if one then
+      metadata:set("brim", "one", one)
+    end
+    local told = told_json(text, model.bounds.has_classes and class.name, own_ms, asked, one)
+    headers:replace("content-length", format("%d", body:setBytes(told)))
+  elseif own_ms then
     headers:replace("x-envoy-upstream-rq-timeout-ms", format("%d", own_ms))
   end
   if goes_on_as_grpc and name and match(name, "^[%w_%-%.]+$") then
@@ -114,11 +128,20 @@ function envoy_on_request(handle)
   end
 end
 
--- A caller that has its answer, or the beginning of one, is in flight no longer.
+-- A caller that has its answer, or the beginning of one that is not made in pieces, is in flight no longer.
 function envoy_on_response(handle)
   local metadata = handle:streamInfo():dynamicMetadata():get("brim")
   if metadata and metadata["slot"] then
-    forget(metadata["slot"], handle:headers():get(":status") == "504" and time_ms(handle) or nil)
+    local headers = handle:headers()
+    local status = headers:get(":status")
+    if models[metadata["model"]].bounds.pieces and not headers:get("x-brim-reason") then
+      if status ~= "200" or metadata["one"] then
+        reword(handle, status, metadata["one"])
+      elseif sub(headers:get("content-type") or "", 1, 17) == "text/event-stream" then
+        look_at_pieces(handle)
+      end
+    end
+    forget(metadata["slot"], status == "504" and time_ms(handle) or nil)
   elseif metadata and metadata["stream"] then
     look_at_answers(handle, metadata["stream"])
   end

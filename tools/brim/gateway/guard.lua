@@ -303,15 +303,37 @@ local function check_infer(text, header_length)
   return asked
 end
 
--- For /generate: any object, not too deep.
-local function check_json(text)
+-- For /generate: any object, not too deep. Its keys are inputs or parameters of the request, also those in a nested object
+-- of that name. What it asks for itself has its place beside it, since the gateway may have to say it for the model.
+local function check_generate(text)
+  local asked = {}
+  local function own(depth)
+    return function(key, place)
+      if key == "timeout" or key == "priority" then
+        asked[key .. "_at"] = place
+        asked[key], place = read_number(text, place, "the " .. key)
+        return place
+      elseif key == "brim_class" then
+        expect(text, place, QUOTE, "brim_class is no text")
+        asked.class, place = read_string(text, place)
+        return place
+      elseif find(key, "^brim_") then
+        refuse("%s is for the gateway's own use", shown(key))
+      elseif key == "stream" then
+        asked.stream = sub(text, place, place + 3) == "true"
+      elseif key == "parameters" and depth == 1 and byte(text, place) == OPEN_OBJECT then
+        return read_object(text, place, own(2))
+      end
+      return past_value(text, place, depth)
+    end
+  end
   local at = past_space(text, 1)
   expect(text, at, OPEN_OBJECT, "the body does not begin with a JSON object")
-  at = past_value(text, at, 0)
+  at = read_object(text, at, own(1))
   if past_space(text, at) <= #text then
     refuse("something stands behind the JSON object")
   end
-  return {}
+  return asked
 end
 
 ----- protocol buffers ----------------------------------------------------------------------------------------------------
@@ -331,6 +353,17 @@ local function read_varint(text, at, last)
     end
   end
   refuse("the message is cut off, or has a number of more than 10 bytes")
+end
+
+-- The other way.
+local function varint(value)
+  local bytes = {}
+  repeat
+    local rest = floor(value / 128)
+    bytes[#bytes + 1] = string.char(value % 128 + (rest > 0 and 128 or 0))
+    value = rest
+  until value == 0
+  return table.concat(bytes)
 end
 
 -- Calls field(number, kind, first byte, last byte, value of a varint) for each.
@@ -411,23 +444,29 @@ local function read_input(text, from, to)
   return tensor
 end
 
--- An entry of the request's parameters: key 1, value 2, of which int64_param 2 and uint64_param 5.
+-- An entry of the request's parameters: key 1, value 2, of which int64_param 2, string_param 3 and uint64_param 5.
 local function read_asked(text, from, to, asked)
-  local key, found
+  local key, found, named
   read_fields(text, from, to, function(number, kind, first, last)
     if number == 1 and kind == BLOCK then
       check_quoted(first, last)
       key = sub(text, first, last)
     elseif number == 2 and kind == BLOCK then
-      read_fields(text, first, last, function(choice, form, _, _, value)
+      read_fields(text, first, last, function(choice, form, at, behind, value)
         if form == VARINT and (choice == 2 or choice == 5) then
           found = value
+        elseif form == BLOCK and choice == 3 then
+          named = sub(text, at, behind)
         end
       end)
     end
   end)
   if key == "timeout" or key == "priority" then
     asked[key] = found
+  elseif key == "brim_class" then
+    asked.class = named
+  elseif key and find(key, "^brim_") then
+    refuse("%s is for the gateway's own use", shown(key))
   end
 end
 

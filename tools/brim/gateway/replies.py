@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brim.engine.lifecycle import End, Reason
 from brim.gateway.xds import NOT, REASON_HEADER, RETRY_AFTER_S, Document, header_to_add
 
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE = "4", "8", "14"
+HOST_ERRORS: dict[str, int] = {
+    **{reason.value: 503 for reason in Reason},
+    **dict.fromkeys((Reason.ROOM_FULL.value, Reason.SHED.value), 429),
+    **dict.fromkeys((Reason.TOO_LONG_FOR_CONTEXT.value, Reason.TOO_LONG_FOR_CACHE.value), 400),
+    End.EXPIRED.value: 504,
+    End.FAILED.value: 500,
+}
+"""What a language model's host says: the word in front of an error's text, and the HTTP status of it here."""
 _AS_ERROR: Document = {"json_format": {"error": "%LOCAL_REPLY_BODY%", "reason": f"%RESP({REASON_HEADER})%"}}
 _WAS_ADMITTED: Document = {
     "metadata_filter": {

@@ -39,6 +39,12 @@ TENANT_TYPE = f"{TYPE}extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 UNBOUNDED = Admission()
 ANSWER_TIMEOUT_S = 300
 """Longest that a caller is kept waiting when it brings no deadline of its own."""
+ENDLESS: Document = {"timeout": "0s", "max_stream_duration": {"max_stream_duration": "0s"}}
+"""What comes in pieces lasts as long as something comes now and then (``ANSWER_TIMEOUT_S``). Without it a route has 15 s."""
+AS_PIECES: Document = {
+    "regex_rewrite": {"pattern": {"regex": "/generate$"}, "substitution": "/generate_stream"},
+}
+"""See ``pieces.lua``, which makes one answer of them again."""
 RETRIES: Document = {
     "retry_on": "connect-failure,refused-stream",
     "num_retries": 2,
@@ -57,7 +63,7 @@ def virtual_host(models: Mapping[str, Admission]) -> Document:
         # 24.10 ends itself on some weights in Accept-Encoding (gzip;q=1e999); without the header it packs no answer.
         "request_headers_to_remove": [MODEL_HEADER, "accept-encoding"],
         "routes": [
-            {"match": {"prefix": "/", "headers": [equal(AROUND_HEADER, "1")]}, "route": {"cluster": AROUND}},
+            {"match": {"prefix": "/", "headers": [equal(AROUND_HEADER, "1")]}, "route": {"cluster": AROUND, **ENDLESS}},
             *(
                 {
                     "match": {"path": infer, "headers": [equal(MODEL_HEADER, model)]},
@@ -69,6 +75,24 @@ def virtual_host(models: Mapping[str, Admission]) -> Document:
             *({"match": {"path": path}, "route": _to(None, GRPC)} for path in (infer, *reads)),
             {"match": {"path": GRPC_STREAM}, "route": _to_stream()},
             {"match": {"prefix": GRPC_SERVICE}, **_not_offered("this call is not offered here")},
+            *(
+                {
+                    "match": _matching(pieces_path(model), "POST"),
+                    "route": {**_to(model, HTTP, bounds), **ENDLESS},
+                    **_tenants(bounds),
+                }
+                for model, bounds in models.items()
+                if bounds.pieces
+            ),
+            *(
+                {
+                    "match": _matching(f"{model_path(model)}/generate", "POST"),
+                    "route": {**_to(model, HTTP, bounds), **ENDLESS, **AS_PIECES},
+                    **_tenants(bounds),
+                }
+                for model, bounds in models.items()
+                if bounds.tells
+            ),
             *(
                 {
                     "match": _matching(infer_path(model), "POST"),
@@ -88,6 +112,11 @@ def virtual_host(models: Mapping[str, Admission]) -> Document:
 def infer_path(model: str | None) -> str:
     """Every path of a POST that reaches Triton, of one model or of any; ``guard.lua`` looks at all of them."""
     return f"{ANY_MODEL if model is None else model_path(model)}/(infer|generate|generate_stream)"
+
+
+def pieces_path(model: str) -> str:
+    """Of a POST whose answer comes in pieces."""
+    return f"{model_path(model)}/generate_stream"
 
 
 def model_path(model: str) -> str:
@@ -112,11 +141,10 @@ def _to(model: str | None, protocol: str, bounds: Admission = UNBOUNDED) -> Docu
 
 
 def _to_stream() -> Document:
-    """A stream lasts as long as something comes on it now and then: see ``ANSWER_TIMEOUT_S``."""
     return {
         "cluster": OTHERS,
         "metadata_match": subset(GRPC),
-        "timeout": "0s",
+        **ENDLESS,
         "max_stream_duration": {"grpc_timeout_header_max": "0s", "max_stream_duration": "0s"},
     }
 

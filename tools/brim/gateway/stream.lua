@@ -1,27 +1,17 @@
 -- ModelStreamInfer: every message is a request of its own, which is checked and admitted like one. No part of it goes on
 -- before all of it is there and was looked at.
 --
--- A stream says which of its requests is answered by the model's name alone, and of errors not even that. Those that were
--- let in wait for an answer, each with its slot; of the others (refused here, or for models without bounds), whose answers
--- come on the same stream, only the number is known. OUTCOMES comes from counters.py, in front of this text.
+-- A stream says which of its requests is answered by the model's name alone, and of some errors not even that. Those that
+-- were let in wait for an answer, or for the last one where there are several, each with its slot; of the others (refused
+-- here, or for models without bounds), whose answers come on the same stream, only the number is known. OUTCOMES comes from
+-- counters.py, in front of this text.
 
--- Of an answer this much is looked at: the model's name, or that it is an error.
-local ANSWER_HEAD_BYTES = 512
+-- Of an answer this much is looked at, which has the model's name, the longest id, and whether it is the last one.
+local ANSWER_HEAD_BYTES = 1024 + LIMITS.quoted_bytes
 
 -- For the counters, and for the way back.
 local function note(handle, key, value)
   handle:streamInfo():dynamicMetadata():set("brim", key, value)
-end
-
--- A varint of the protocol buffers.
-local function varint(value)
-  local bytes = {}
-  repeat
-    local rest = floor(value / 128)
-    bytes[#bytes + 1] = string.char(value % 128 + (rest > 0 and 128 or 0))
-    value = rest
-  until value == 0
-  return table.concat(bytes)
 end
 
 local function framed(message)
@@ -52,6 +42,8 @@ local function open_stream(handle, headers)
   local stream = {
     class_name = headers:get("x-brim-class"),
     timeout_ms = tonumber(headers:get("x-brim-timeout-ms") or ""),
+    call_ms = grpc_timeout_ms(headers:get("grpc-timeout") or ""),
+    began_ms = time_ms(handle),
     admitted = {},
     others = 0,
     counts = {},
@@ -70,20 +62,31 @@ local function count(handle, stream, outcome)
   note(handle, outcome, stream.counts[outcome])
 end
 
--- Lets a request in, or returns reason and text of its refusal.
-local function refusal_on(handle, stream, frame)
+-- How many have no end yet. When the stream ends, their caller has left.
+local function count_left(handle, stream)
+  note(handle, "left", #stream.admitted)
+end
+
+-- What is left of the deadline that the call itself has, in Triton's eyes for none of its requests.
+local function left_of_call(handle, stream)
+  return stream.call_ms and math.max(1, stream.call_ms - (time_ms(handle) - stream.began_ms))
+end
+
+-- Lets a request in and returns what goes on of it, or nil, reason and text of its refusal.
+local function passed_on(handle, stream, frame)
   local fine, asked, name = pcall(check_grpc, frame)
   if not fine then
-    return "bad_request", type(asked) == "table" and asked.text or "the request could not be checked"
+    return nil, "bad_request", type(asked) == "table" and asked.text or "the request could not be checked"
   end
   local model = models[name]
   if not model then
     stream.others = stream.others + 1
-    return
+    return frame
   end
-  local class = class_of(model.bounds, stream.class_name, asked.priority)
-  if not class then
-    return "unknown_class", no_class(model, name, stream.class_name)
+  local class_name = stream.class_name or asked.class
+  local class = class_of(model.bounds, class_name, asked.priority)
+  if not class or (asked.class and asked.class ~= class.name) then
+    return nil, "unknown_class", no_class(model, name, class and asked.class or class_name)
   end
   if not stream.noted then
     note(handle, "model", name)
@@ -91,12 +94,18 @@ local function refusal_on(handle, stream, frame)
     stream.noted = true
   end
   local own_ms = shortest_ms(stream.timeout_ms, asked.timeout and math.ceil(asked.timeout / 1000), class.timeout_ms)
+  if model.bounds.tells then
+    own_ms = shortest_ms(own_ms, left_of_call(handle, stream))
+    frame = framed(told_message(sub(frame, 6), model.bounds.has_classes and class.name, own_ms))
+  end
   local reason, slot = admit(handle, model, class, own_ms, true)
   if reason then
-    return reason, format("%s: %s", reason, REFUSALS[reason][3])
+    return nil, reason, format("%s: %s", reason, REFUSALS[reason][3])
   end
   stream.admitted[#stream.admitted + 1] = { slot = slot, name = name }
   count(handle, stream, "admitted")
+  count_left(handle, stream)
+  return frame
 end
 
 -- The messages at the front of text that are complete, the refused ones replaced; what is left of it, and how many bytes
@@ -112,13 +121,13 @@ local function looked_at(handle, stream, text)
       break
     end
     local frame = sub(text, at, at + 4 + length)
-    local reason, why = refusal_on(handle, stream, frame)
-    if reason then
-      frame = refusal_of(sub(frame, 6), why)
+    local passed, reason, why = passed_on(handle, stream, frame)
+    if not passed then
+      passed = refusal_of(sub(frame, 6), why)
       stream.others = stream.others + 1
       count(handle, stream, reason)
     end
-    done[#done + 1] = frame
+    done[#done + 1] = passed
     at = at + 5 + length
   end
   return table.concat(done), sub(text, at), wanted
@@ -147,27 +156,28 @@ local function look_at_stream(handle, headers)
   end
 end
 
--- One request of the stream has been answered, by the model of that name or, without one, by an error. An error is taken
--- for one of the others' while there are any: a count may be too high for a while, and is never too low.
-local function settle(stream, name)
+local function outcome_of(answer)
+  local reason = answer.error and host_reason(answer.error)
+  return reason and "host_" .. reason or answer.error and "failed" or "answered"
+end
+
+-- One request of the stream may have been answered, by the model of that name or, without one, by an error. An error without
+-- a name is taken for one of the others' while there are any: a count may be too high for a while, and is never too low.
+-- A model that makes pieces says which is the last one; where it does not, the place is kept until the stream ends.
+local function settle(handle, stream, answer)
+  local model = models[answer.name]
+  if model and model.bounds.pieces and not answer.is_last then
+    return
+  end
   for place, one in ipairs(stream.admitted) do
-    if name == one.name or (not name and stream.others == 0) then
+    if answer.name == one.name or (not answer.name and stream.others == 0) then
       table.remove(stream.admitted, place)
+      count(handle, stream, outcome_of(answer))
+      count_left(handle, stream)
       return forget(one.slot)
     end
   end
   stream.others = math.max(0, stream.others - 1)
-end
-
--- Of a ModelStreamInferResponse: error_message 1, infer_response 2; of the latter: model_name 1. The first field comes first.
-local function name_in(message)
-  if byte(message, 1) == 18 then
-    local _, at = read_varint(message, 2, #message)
-    if byte(message, at) == 10 then
-      local length, from = read_varint(message, at + 1, #message)
-      return sub(message, from, from + length - 1)
-    end
-  end
 end
 
 -- Once no more answers come, none of its requests is in flight.
@@ -192,8 +202,8 @@ local function look_at_answers(handle, number)
         head, at = head .. chunk:getBytes(at, taken), at + taken
       end
       if #head >= 5 and #head == 5 + math.min(length_of(head), ANSWER_HEAD_BYTES) then
-        local fine, name = pcall(name_in, sub(head, 6))
-        settle(streams[number], fine and name or nil)
+        local fine, found = pcall(read_answer, sub(head, 6))
+        settle(handle, streams[number], fine and found or {})
         passing, head = length_of(head) - (#head - 5), ""
       end
     end

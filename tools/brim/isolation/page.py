@@ -13,6 +13,7 @@ from brim.isolation.evidence import Evidence
 from brim.isolation.judge import HURT, Verdict
 from brim.isolation.page_template import TEMPLATE
 from brim.isolation.result import Result
+from brim.isolation.text import checks as text_checks
 from brim.units import US_PER_S, us_to_ms
 
 REPEAT = "; repeat with: "
@@ -28,7 +29,7 @@ LEGEND = (
 )
 ELSEWHERE = frozenset(["ok", "model", "totals"])
 """What ``about`` holds that the page says in its own words."""
-TITLES = {check.id: check.title for check in CHECKS}
+TITLES = {check.id: check.title for check in (*CHECKS, *text_checks.CHECKS)}
 _HIDDEN = frozenset(["Cc", "Cf", "Cs", "Co", "Cn"])
 
 

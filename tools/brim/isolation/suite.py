@@ -10,7 +10,6 @@ import numpy as np
 
 from brim.errors import CouldNotTell, ServerFailed
 from brim.isolation.bench import MESSAGES, Account, Bench
-from brim.isolation.check import Check
 from brim.isolation.checks import chosen
 from brim.isolation.contract import other_model, read_contract
 from brim.isolation.judge import Verdict
@@ -89,7 +88,7 @@ def run_suite(
             on_progress(f"{check.id}: {check.title}")
             account = check.run(bench)
             last = check.id
-        result = result_of(check, account, options, (perf_counter_ns() - began) // 1_000)
+        result = result_of(check.id, account, options, (perf_counter_ns() - began) // 1_000)
         results.append(result)
         on_result(result)
     return results
@@ -106,7 +105,7 @@ def _other_pool(endpoint: Endpoint, name: str | None, options: Options) -> Pool 
         return None
 
 
-def result_of(check: Check, account: Account, options: Options, took_us: int) -> Result:
+def result_of(check_id: str, account: Account, options: Options, took_us: int) -> Result:
     """What a check's account comes to: a fault or a trouble is a failure, and its message tells how to repeat it."""
     tally = account.tally
     ok = not tally.hurt and not account.troubles
@@ -115,9 +114,9 @@ def result_of(check: Check, account: Account, options: Options, took_us: int) ->
         hurt = [f"{tally.hurt} of {tally.sent} requests were hurt"] if tally.hurt else []
         message = " | ".join([*hurt, *account.troubles, *tally.faults[:MESSAGES]])
         if options.repeat:
-            message += f"; repeat with: {' '.join([options.repeat, '--check', check.id, *account.repeat])}"
+            message += f"; repeat with: {' '.join([options.repeat, '--check', check_id, *account.repeat])}"
     return Result(
-        id=check.id,
+        id=check_id,
         ok=ok,
         sent=tally.sent,
         **{verdict.value: tally.counts[verdict] for verdict in Verdict},

@@ -190,7 +190,7 @@ def _measure_point(
 
 def _observe(target: Target, plan: Plan, value: float, launcher: Launcher, folder: Path) -> _Observed:
     before, idle_before = batch_stats.settle(lambda: read_snapshot(target), timeout_s=SETTLE_TIMEOUT_S)
-    raw = _new_folder(folder, f"{plan.mode.value}-{value:g}")
+    raw = new_folder(folder, f"{plan.mode.value}-{value:g}")
     try:
         run = run_perf_analyzer(launcher, target.endpoint, target.model, plan, value, raw)
     except MeasurementFailed as failure:
@@ -207,7 +207,7 @@ def _observe(target: Target, plan: Plan, value: float, launcher: Launcher, folde
     return _Observed(run, stats, idle_before and idle_after)
 
 
-def _new_folder(folder: Path, name: str) -> Path:
+def new_folder(folder: Path, name: str) -> Path:
     """A folder of that name with the next free number: an earlier run's raw output is never written over."""
     number = 1
     while True:

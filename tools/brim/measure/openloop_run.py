@@ -157,7 +157,7 @@ async def _send(
         await line.open()
         with Alarm(loop) as alarm:
             begin_s = loop.time() + LEAD_S if agree is None else await loop.run_in_executor(None, agree)
-            watch = _Watch(loop)
+            watch = Watch(loop)
             began = (loop.time(), time.thread_time())
             accounts, most = await drive(due_offsets_us, line.ask, plan, wait_until=alarm.wait_until, begin_s=begin_s)
             wall_s, own_s = loop.time() - began[0], time.thread_time() - began[1]
@@ -299,16 +299,18 @@ class Alarm:
                 self._woken.set_result(None)
 
 
-class _Watch:
-    """Notes how late the event loop's timers come."""
+class Watch:
+    """Notes how late the event loop's timers come, from when it is made until ``stop``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin."""
         self.lag = Latencies()
         self._loop = loop
         self._expected_s = loop.time() + TICK_S
         self._timer = loop.call_at(self._expected_s, self._tick)
 
     def stop(self) -> None:
+        """No further note."""
         self._timer.cancel()
 
     def _tick(self) -> None:

@@ -19,6 +19,7 @@ from brim.report import (
     pareto,
     soaked,
     stages,
+    texts,
     timelines,
     tuned,
 )
@@ -58,6 +59,8 @@ def build_report(documents: Documents, objective: Objective | None, *, source: s
         launches, faults = tuned.launches(choice)
         warnings += faults
         sections += [launches] if launches else []
+    if documents.text_points:
+        sections.append(texts.section(documents.text_points, documents.stream_checks))
     if (time := timelines.section(documents.open_points)) is not None:
         sections.append(time)
     sections += _pareto(documents, groups)
@@ -141,9 +144,10 @@ def _warnings(documents: Documents, missing: Sequence[gaps.Gap]) -> list[str]:
     if documents.simulation is not None:
         found += disagreements(documents.simulation)
     found += soaked.disagreements(documents.soak, documents.samples)
-    points = documents.every_point
+    points = (*documents.every_point, *documents.text_points)
     unsure = sum(not point.stable for point in documents.points)
     unsure += sum(not point.stable and point.arrivals not in CHANGING for point in documents.open_points)
+    unsure += sum(not point.stable for point in documents.text_points)
     bound = sum(point.generator_bound for point in points)
     of_all = f"of {len(points)} points"
     found += [f"{unsure} {of_all} come from windows that did not agree."] if unsure else []
@@ -157,7 +161,7 @@ def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
     said = [
         sentence
         for section in sections
-        if section.id in ("latency", "simulation", "loadtest", "isolation", "overload", "benchmark", "soak")
+        if section.id in ("latency", "text", "simulation", "loadtest", "isolation", "overload", "benchmark", "soak")
         for sentence in section.sentences
     ]
     return " ".join(said) or "Nothing was measured."
@@ -173,9 +177,14 @@ def _good(documents: Documents) -> bool | None:
 def _conditions(documents: Documents, objective: Objective | None, source: str) -> list[tuple[str, str]]:
     slo = "none is known" if objective is None else objective_text(objective)
     found: list[tuple[str, str]] = [("SLO", f"{slo} ({source})")]
+    if documents.text_points:
+        of_texts = [("SLO of texts", one) for one in dict.fromkeys(map(texts.objective_of, documents.text_points))]
+        found = of_texts if objective is None else [*found, *of_texts]
     parts: list[Mapping[str, object]] = []
     if documents.every_point:
         parts.append(conditions_of(documents.every_point))
+    if documents.text_points:
+        parts.append(conditions_of(documents.text_points))
     if documents.choice is not None:
         parts.append({"service": documents.choice.service, "traffic": documents.choice.traffic.model_dump()})
         parts.append(documents.choice.conditions)

@@ -24,6 +24,10 @@ from brim.measure.point import FILE_NAME as POINTS_FILE
 from brim.measure.point import Point
 from brim.measure.sweep import Settings
 from brim.measure.sweep_run import CONFIGURATIONS_FILE, FAILURES_FILE
+from brim.measure.text.perf_stream import FILE_NAME as STREAM_CHECKS_FILE
+from brim.measure.text.perf_stream import StreamCheck
+from brim.measure.text.point import FILE_NAME as TEXT_FILE
+from brim.measure.text.point import TextPoint
 from brim.report.bench_result import FILE_NAME as BENCH_FILE
 from brim.report.bench_result import BenchFile, Comparison, OtherBenchmark
 from brim.report.choice import FILE_NAME as CHOICE_FILE
@@ -40,7 +44,7 @@ from brim.soak.sample import FILE_NAME as SAMPLES_FILE
 
 KNOWN = (
     *(POINTS_FILE, OPEN_FILE, ASKED_FILE, CHOICE_FILE, SIMULATION_FILE, LOAD_TEST_FILE, ISOLATION_FILE),
-    *(BENCH_FILE, SOAK_FILE, SAMPLES_FILE),
+    *(BENCH_FILE, SOAK_FILE, SAMPLES_FILE, TEXT_FILE),
 )
 """Files that make a section. configurations.json says only what the points are of, and failures.jsonl why some are not."""
 MOST_BYTES = 128 * 1024**2
@@ -73,6 +77,8 @@ class Documents:
         points: of ``brim sweep`` or ``brim measure``, in the order of the file.
         runs: of ``brim tune``, in the order of the file.
         open_points: of ``brim measure --open-loop``, in the order of the file.
+        text_points: of ``brim measure`` of a language model, in the order of the file.
+        stream_checks: the same loads by perf_analyzer, in the order of the file.
         torn: lines that were cut short by the end of the process that wrote them, as ``FILE:NUMBER``.
         settings: of a sweep, by the digest of the configuration.
         asked: what the sweep was asked to measure; None for one that did not record it, and where there was none.
@@ -93,6 +99,8 @@ class Documents:
     points: tuple[Point, ...] = ()
     runs: tuple[TuneRun, ...] = ()
     open_points: tuple[OpenPoint, ...] = ()
+    text_points: tuple[TextPoint, ...] = ()
+    stream_checks: tuple[StreamCheck, ...] = ()
     torn: tuple[str, ...] = ()
     settings: Mapping[str, Settings] = field(default_factory=dict)
     asked: Asked | None = None
@@ -152,6 +160,10 @@ def read_run(folder: Path) -> Documents:
 
     points = _lines(folder / POINTS_FILE, point_or_run, "a measured point", faults, torn)
     open_points = _lines(folder / OPEN_FILE, _usable_open, "a point of the open-loop driver", faults, torn)
+    text_points = _lines(folder / TEXT_FILE, TextPoint.model_validate, "a point of a language model", faults, torn)
+    stream_checks = _lines(
+        folder / STREAM_CHECKS_FILE, StreamCheck.model_validate, "a check by perf_analyzer", faults, torn
+    )
     failures = _lines(folder / FAILURES_FILE, FailedLoad.model_validate, "what a sweep could not measure", faults, torn)
     notes = _document(folder / CONFIGURATIONS_FILE, TypeAdapter(dict[str, _Note]), faults) or {}
     samples = _lines(folder / SAMPLES_FILE, Sample.model_validate, "a sample of a soak", faults, torn)
@@ -166,6 +178,8 @@ def read_run(folder: Path) -> Documents:
         points=tuple(point for point in points if point is not None),
         runs=tuple(runs),
         open_points=tuple(open_points),
+        text_points=tuple(text_points),
+        stream_checks=tuple(stream_checks),
         torn=tuple(torn),
         settings={note.config_digest: note.settings for note in notes.values()},
         asked=_document(folder / ASKED_FILE, TypeAdapter(Asked), faults),

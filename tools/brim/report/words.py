@@ -9,6 +9,7 @@ from brim.isolation.page import condition
 from brim.measure.accounting import Objective
 from brim.measure.open_point import OpenPoint
 from brim.measure.point import Point
+from brim.measure.text.point import TextPoint
 from brim.report.curves import Load
 from brim.units import us_to_ms
 
@@ -61,7 +62,7 @@ def remarks(load: Load) -> str:
     return "; ".join(found)
 
 
-def conditions_of(points: Sequence[Point | OpenPoint]) -> dict[str, str]:
+def conditions_of(points: Sequence[Point | OpenPoint | TextPoint]) -> dict[str, str]:
     """Under what points were measured, by name: each distinct value once, numbers and times as a range."""
     sources = [point.provenance for point in points]
 

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,24 @@ def infer_inputs(tensors: Tensors, module: Any = triton_http) -> list[Any]:
     return inputs
 
 
-def ask(endpoint: Endpoint, model: str, tensors: Tensors | None = None, *, timeout_s: float = 30.0) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What came of a canary instead of an answer.
+
+    Attributes:
+        status: of HTTP, as a text; empty where nothing came at all.
+        text: the server's words, or why nothing came.
+    """
+
+    status: str
+    text: str
+
+    def __str__(self) -> str:
+        """Both."""
+        return f"[{self.status}] {self.text}" if self.status else self.text
+
+
+def ask(endpoint: Endpoint, model: str, tensors: Tensors | None = None, *, timeout_s: float = 30.0) -> Refusal | None:
     """Send one canary over HTTP. Returns None when the model answered, else why it did not."""
     client = endpoint.http_client(timeout_s=timeout_s)
     try:
@@ -70,28 +88,32 @@ def ask(endpoint: Endpoint, model: str, tensors: Tensors | None = None, *, timeo
     except InferenceServerException as error:
         if DECOUPLED in error.message():
             return _ask_for_text(endpoint, model, tensors, timeout_s)
-        return f"[{error.status()}] {error.message()}"
+        return Refusal(str(error.status()), error.message())
     except NO_ANSWER as error:
-        return f"{type(error).__name__}: {error}"
+        return Refusal("", f"{type(error).__name__}: {error}")
     finally:
         client.close()
     return None
 
 
-def _ask_for_text(endpoint: Endpoint, model: str, tensors: Tensors | None, timeout_s: float) -> str | None:
-    """The canary of a decoupled model, which answers on ``/generate`` and on gRPC streams only."""
+def text_inputs(tensors: Tensors | None) -> dict[str, Any]:
+    """The JSON body of a request for ``/generate`` from arrays of one element; a short prompt where there are none."""
     values = {name: array.ravel()[0] for name, array in (tensors or {}).items()} or {"text_input": TEXT}
-    body = {name: value.decode() if isinstance(value, bytes) else value.item() for name, value in values.items()}
+    return {name: value.decode() if isinstance(value, bytes) else value.item() for name, value in values.items()}
+
+
+def _ask_for_text(endpoint: Endpoint, model: str, tensors: Tensors | None, timeout_s: float) -> Refusal | None:
+    """The canary of a decoupled model, which answers on ``/generate`` and on gRPC streams only."""
     request = urllib.request.Request(
-        f"http://{endpoint.http}/v2/models/{model}/generate", json.dumps(body).encode(), method="POST"
+        f"http://{endpoint.http}/v2/models/{model}/generate", json.dumps(text_inputs(tensors)).encode(), method="POST"
     )
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             answer.read()
     except urllib.error.HTTPError as error:
-        return f"[{error.code}] {error.read(LONGEST_ERROR).decode(errors='replace')}"
+        return Refusal(str(error.code), error.read(LONGEST_ERROR).decode(errors="replace"))
     except (OSError, http.client.HTTPException) as error:
-        return f"{type(error).__name__}: {error}"
+        return Refusal("", f"{type(error).__name__}: {error}")
     return None
 
 

@@ -7,14 +7,15 @@ import urllib.request
 from contextlib import closing
 from dataclasses import dataclass
 
-from tritonclient.utils import InferenceServerException
-
-from brim.server.canary import Tensors, infer_inputs, zeros_for
+from brim.server.canary import Tensors, ask
 from brim.server.endpoint import NO_ANSWER, Endpoint
 from brim.server.healing import Heard
 
 ASK_TIMEOUT_S = 1.0
 BUSY_STATUS = frozenset({"429", "503"})
+NO_ENGINE = "engine_down: "
+"""In what a language model tells whose engine is gone for good (``brim.engine.lifecycle``). The status does not tell it:
+``/generate`` of 24.10 answers every error with 400."""
 METRIC_LINE = re.compile(r'^nv_inference_(\w+)\{(?:[^}]*,)?model="([^"]+)"([^}]*)\} (\S+)$', re.MULTILINE)
 
 
@@ -99,14 +100,11 @@ class ModelControl:
 
     def canary(self, model: str, *, timeout_s: float) -> tuple[Heard, str]:
         """Send one canary and tell what came, with the server's words when it was no answer."""
-        with closing(self.endpoint.http_client(timeout_s=timeout_s)) as client:
-            try:
-                row = self.canaries.get(model)
-                client.infer(model, infer_inputs(row if row is not None else zeros_for(client, model)))
-            except InferenceServerException as error:
-                status, text = str(error.status()), f"[{error.status()}] {error.message()}"
-                refused = status in BUSY_STATUS or status.startswith("4")
-                return (Heard.REFUSAL if refused else Heard.FAILURE), text
-            except NO_ANSWER as error:
-                return Heard.SILENCE, f"{type(error).__name__}: {error}"
-        return Heard.ANSWER, ""
+        refusal = ask(self.endpoint, model, self.canaries.get(model), timeout_s=timeout_s)
+        if refusal is None:
+            return Heard.ANSWER, ""
+        if not refusal.status:
+            return Heard.SILENCE, str(refusal)
+        refused = refusal.status in BUSY_STATUS or refusal.status.startswith("4")
+        refused = refused and NO_ENGINE not in refusal.text
+        return (Heard.REFUSAL if refused else Heard.FAILURE), str(refusal)

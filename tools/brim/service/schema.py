@@ -92,7 +92,8 @@ class Source(Part):
     llm: str | None = Field(
         default=None,
         min_length=1,
-        description="language model: a GGUF file or an OpenVINO folder, relative to the checkout, or `package:file.gguf`",
+        description="language model: a GGUF file, an OpenVINO folder or a Hugging Face folder, relative to the checkout, "
+        "or `package:file.gguf`",
     )
     tolerance: Number = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
     adapter: str | None = Field(

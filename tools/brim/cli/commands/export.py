@@ -40,7 +40,8 @@ def one_source(torch: str | None, onnx: Path | None) -> Source:
 def put_gates(gates: Sequence[GateResult]) -> None:
     """Each gate's answer, a line each."""
     for gate in gates:
-        put(f"{'ok     ' if gate.ok else 'REFUSED'} {gate.gate}: {gate.message}")
+        answer = "REFUSED" if not gate.ok else "SKIPPED" if gate.skipped else "ok     "
+        put(f"{answer} {gate.gate}: {gate.message}")
 
 
 def export(

@@ -11,6 +11,7 @@ import typer
 from brim.cli.app import JsonFlag
 from brim.cli.commands.serve import canaries
 from brim.cli.output import put, put_answer, say
+from brim.config.generate import Profile
 from brim.errors import InputError
 from brim.gateway.admission import admissions
 from brim.gateway.envoy import validate
@@ -36,6 +37,9 @@ def gateway(
     threads: Annotated[
         int, typer.Option(min=1, max=64, help="Envoy's --concurrency; bounds of classes are divided by it.")
     ] = 1,
+    profile: Annotated[
+        Profile, typer.Option(help="What the server runs: vLLM is not told the classes of callers and their deadlines.")
+    ] = Profile.DEFAULT,
     out: Annotated[Path | None, typer.Option(help="Write it there; printed when absent.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
@@ -50,17 +54,14 @@ def gateway(
             "\n".join(faults), hint="the address at which Envoy reaches tritonserver, such as tritonserver:8000"
         )
     services = find_services(find_project().services, names or [])
+    admitted = admissions(services, profile)
+    rows = {name: row for name, row in canaries(services).items() if row is not None}
     document = envoy_config(
         Upstream(http, grpc),
         Listen(host, port, admin_port, host, metrics_port),
         request_limits(services),
-        admissions(services),
-        # An inference is no canary for a model that answers in pieces.
-        canaries={
-            name: canary_of(row)
-            for name, row in canaries([one for one in services if one.generation is None]).items()
-            if row is not None
-        },
+        admitted,
+        canaries={name: canary_of(row, admitted[name]) for name, row in rows.items()},
         threads=threads,
     )
     trouble = validate(document)

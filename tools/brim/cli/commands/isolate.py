@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
@@ -20,7 +21,7 @@ from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_o
 from brim.cli.output import people, put, put_answer, say
 from brim.config.generate import Profile
 from brim.errors import InputError, ModelFileError
-from brim.gateway.admission import Admission
+from brim.gateway.admission import Admission, admissions
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import request_limits
 from brim.isolation.checks import chosen
@@ -29,6 +30,9 @@ from brim.isolation.judge import Verdict
 from brim.isolation.record import write_results
 from brim.isolation.result import Options, Result, totals
 from brim.isolation.suite import run_suite
+from brim.isolation.text import checks as text_checks
+from brim.isolation.text.special import patient_repository
+from brim.isolation.text.suite import is_language_model, run_text_suite
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint, endpoint_from_url
@@ -41,6 +45,8 @@ from brim_export.known_answers import known_answers
 ROWS = 200
 INTERRUPTED = 130
 DEFAULTS = Options()
+TEXT_DEFAULTS = Options(requests=400, callers=32, answer_timeout_s=120.0)
+"""Of a language model, whose answers take seconds and not milliseconds."""
 ABOUT = ("requests", "callers", "seed", "tolerance", "poison_share")
 RATIO = "poison_throughput_ratio"
 SHOWN_EVERY = 64
@@ -69,15 +75,32 @@ def isolate(
     grpc_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The gRPC port at --url; the HTTP port plus one when absent.")
     ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Rows of the largest checks.")] = DEFAULTS.requests,
-    callers: Annotated[int, typer.Option(min=2, help="Callers at once.")] = DEFAULTS.callers,
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Rows of the largest checks ({DEFAULTS.requests:,}), or calls of a language model ({TEXT_DEFAULTS.requests}).",
+        ),
+    ] = None,
+    callers: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help=f"Callers at once; {DEFAULTS.callers}, or {TEXT_DEFAULTS.callers} of a language model, when absent.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="For every random choice.")] = DEFAULTS.seed,
     tolerance: Annotated[
         float, typer.Option(min=0, help="How far an answer may be from the one alone, relative to 1 + its size.")
     ] = DEFAULTS.tolerance,
     answer_timeout_s: Annotated[
-        float, typer.Option(min=0.1, help="A caller without an answer by then counts as hung.")
-    ] = DEFAULTS.answer_timeout_s,
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="A caller without an answer by then counts as hung "
+            f"({DEFAULTS.answer_timeout_s:g}; {TEXT_DEFAULTS.answer_timeout_s:g} of a language model).",
+        ),
+    ] = None,
     poison_share: Annotated[
         float, typer.Option(min=0.0001, max=0.5, help="Share of bad requests where there are few of them.")
     ] = DEFAULTS.poison_share,
@@ -106,22 +129,28 @@ def isolate(
             "--model, --grpc-port and --allow-reload go with --url",
             hint="a server that is started here needs none of them",
         )
-    options = Options(
-        requests=requests,
+    given = Options(
         seed=seed,
-        callers=callers,
-        answer_timeout_s=answer_timeout_s,
         tolerance=tolerance,
         poison_share=poison_share,
         checks=tuple(check or ()),
         may_reload=allow_reload,
         fuzz_only=str(Window.parse(fuzz_only)) if fuzz_only is not None else "",
     )
-    chosen(options.checks)
-    options = replace(options, repeat=_repeat(options, name, url, model, grpc_port, gateway=gateway))
     project = find_project() if name is not None else None
     service = find_service(project.services, name) if project and name is not None else None
     target = model or (service.name if service else "")
+    foreign = _foreign(url, grpc_port) if url is not None else None
+    texts = is_language_model(foreign, target) if foreign else service is not None and service.generation is not None
+    usual = TEXT_DEFAULTS if texts else DEFAULTS
+    options = replace(
+        given,
+        requests=requests or usual.requests,
+        callers=callers or usual.callers,
+        answer_timeout_s=answer_timeout_s or usual.answer_timeout_s,
+    )
+    (text_checks.chosen if texts else chosen)(options.checks)
+    options = replace(options, repeat=_repeat(options, usual, name, url, model, grpc_port, gateway=gateway))
     shown: list[Result] = []
     show = say if as_json else put
     began = perf_counter_ns()
@@ -139,18 +168,19 @@ def isolate(
 
     finished = False
     with stop_on_signal(), ExitStack() as stack:
-        running = _serve(stack, project, service, gateway=gateway) if url is None else None
-        endpoint = running.endpoint if running else _foreign(url or "", grpc_port)
-        rows = good_rows(service, seed=seed) if service else []
+        running = _Running(foreign) if foreign else _serve(stack, project, service, gateway=gateway)
+        if texts:
+            suite = run_text_suite
+        else:
+            rows = good_rows(service, seed=seed) if service else []
+            suite = partial(run_suite, rows=rows, guarded=foreign is None and gateway)
         with progress:
-            run_suite(
-                endpoint,
+            suite(
+                running.endpoint,
                 target,
                 options,
-                rows=rows,
-                own=running.server if running else None,
-                supervisor=running.supervisor if running else None,
-                guarded=running is not None and gateway,
+                own=running.server,
+                supervisor=running.supervisor,
                 on_result=on_result,
                 on_progress=progress.step,
                 on_count=progress.count,
@@ -180,7 +210,14 @@ def isolate(
 
 
 def _repeat(
-    options: Options, name: str | None, url: str | None, model: str | None, grpc_port: int | None, *, gateway: bool
+    options: Options,
+    usual: Options,
+    name: str | None,
+    url: str | None,
+    model: str | None,
+    grpc_port: int | None,
+    *,
+    gateway: bool,
 ) -> str:
     """The command that does the same again, but for ``--check``."""
     words = [
@@ -190,13 +227,13 @@ def _repeat(
         *(["--grpc-port", str(grpc_port)] if grpc_port is not None else []),
         *("--requests", str(options.requests), "--seed", str(options.seed)),
     ]
-    for flag, value, usual in (
-        ("--callers", options.callers, DEFAULTS.callers),
-        ("--tolerance", options.tolerance, DEFAULTS.tolerance),
-        ("--answer-timeout-s", options.answer_timeout_s, DEFAULTS.answer_timeout_s),
-        ("--poison-share", options.poison_share, DEFAULTS.poison_share),
+    for flag, value, default in (
+        ("--callers", options.callers, usual.callers),
+        ("--tolerance", options.tolerance, usual.tolerance),
+        ("--answer-timeout-s", options.answer_timeout_s, usual.answer_timeout_s),
+        ("--poison-share", options.poison_share, usual.poison_share),
     ):
-        words += [flag, str(value)] if value != usual else []
+        words += [flag, str(value)] if value != default else []
     words += ["--allow-reload"] if options.may_reload else []
     words += [] if gateway else ["--no-gateway"]
     return shlex.join(["brim", "isolate", *words])
@@ -232,11 +269,11 @@ def good_rows(service: Service, *, seed: int) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A server of our own, what starts it again when it dies, and where its callers go."""
+    """Where callers go; the server itself, and what starts it again when it dies, where it is our own."""
 
-    server: EmbeddedServer
-    supervisor: Supervisor
     endpoint: Endpoint
+    server: EmbeddedServer | None = None
+    supervisor: Supervisor | None = None
 
 
 def _foreign(url: str, grpc_port: int | None) -> Endpoint:
@@ -249,9 +286,12 @@ def _serve(stack: ExitStack, project: Project | None, service: Service | None, *
     if project is None or service is None:
         raise AssertionError("a service is given when no address is")
     require_artifacts(project, [service], Profile.DEFAULT)
-    services = [service, *_companion(project, service)]
+    services = [service, *([] if service.generation else _companion(project, service))]
+    repository = project.model_repository
+    if service.generation:
+        repository = stack.enter_context(patient_repository(repository, service.name))
     server = EmbeddedServer(
-        project.model_repository,
+        repository,
         [one.name for one in services],
         cache=project.cache,
         log_file=new_log(project),
@@ -261,16 +301,22 @@ def _serve(stack: ExitStack, project: Project | None, service: Service | None, *
     stack.enter_context(server)
     supervisor = stack.enter_context(Supervisor(server, on_event=lambda event: say(str(event))))
     if not gateway:
-        return _Running(server, supervisor, server.endpoint)
+        return _Running(server.endpoint, server, supervisor)
     # Without the bounds of the service: how long an answer takes beside thousands of bad requests is not the question here.
     front = Gateway(
         server.endpoint,
         log_file=new_log(project, "gateway"),
         limits=request_limits(services),
-        admitted={one.name: Admission() for one in services},
+        admitted={name: _unbounded(bounds) for name, bounds in admissions(services, Profile.DEFAULT).items()},
         canaries=canaries(services),
     )
-    return _Running(server, supervisor, stack.enter_context(front).endpoint)
+    return _Running(stack.enter_context(front).endpoint, server, supervisor)
+
+
+def _unbounded(bounds: Admission) -> Admission:
+    """What a gateway must know of a model, and nothing by which it refuses anybody."""
+    classes = tuple(replace(one, in_flight=None, timeout_us=None) for one in bounds.classes)
+    return Admission(classes=classes if bounds.tells else (), pieces=bounds.pieces, tells=bounds.tells)
 
 
 def _companion(project: Project, service: Service) -> list[Service]:

@@ -19,6 +19,7 @@ from brim.cli.app import JsonFlag
 from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say, table_text
 from brim.cli.self_check import ANSWER_TIMEOUT_S, ROW_TOLERANCE
+from brim.cli.whole_answers import require_whole_answers
 from brim.config.generate import Profile
 from brim.errors import CouldNotTell, InputError, ServerFailed
 from brim.gateway.admission import admissions
@@ -97,6 +98,7 @@ def load(
         raise InputError("--web-port without --web", hint="add --web")
     project = find_project()
     service = find_service(project.services, name)
+    require_whole_answers(service, "brim load")
     plan = _plan(service, shape, rate, peak, round(duration * US_PER_S), protocol, tenants, seed, constant=constant)
     foreign = None if url is None else _foreign(url, grpc_port)
     folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-load-{service.name}"

@@ -1,12 +1,11 @@
 """``brim measure``: a service under load, with Triton's own batch statistics around every point.
 
-The load comes from the real perf_analyzer, or with ``--open-loop`` from Brim's own driver (``measure_open``).
+The load comes from the real perf_analyzer, or with ``--open-loop`` from Brim's own driver (``measure_open``); a language model's
+always from streaming callers of Brim's own (``measure_text``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,47 +15,21 @@ import typer
 
 from brim.cli.app import JsonFlag
 from brim.cli.commands.measure_open import OpenLoopOptions, measure_open_loop
-from brim.cli.commands.measure_target import (
-    INTERRUPTED,
-    check_running,
-    kept_in,
-    numbers,
-    payload,
-    serve_until_the_end,
-)
-from brim.cli.commands.serve import require_artifacts, stop_on_signal
-from brim.cli.output import put, put_answer, say
-from brim.config.generate import Profile
+from brim.cli.commands.measure_perf_analyzer import measure_with_perf_analyzer
+from brim.cli.commands.measure_target import numbers, refuse
+from brim.cli.commands.measure_text import PROMPTS, TEXTS, TextOptions, measure_language_model
 from brim.errors import InputError
-from brim.measure.input_data import write_input_data
-from brim.measure.launcher import find_launcher
-from brim.measure.measure import measure as measure_points
 from brim.measure.plan import Distribution, Mode, Plan, Protocol
-from brim.measure.point import FILE_NAME, Point
 from brim.measure.schedule import Arrivals
-from brim.paths import Project, find_project
-from brim.server.endpoint import Endpoint, endpoint_from_url
+from brim.measure.text.lengths import EXPECTED
+from brim.paths import find_project
+from brim.server.endpoint import endpoint_from_url
 from brim.service.load import find_service
-from brim.service.schema import Service
-from brim.units import ms_to_us, us_to_ms
 
 CONCURRENCIES = "1,10,100,200"
 WINDOW_MS = 2_000
 MAX_TRIALS = 10
 STABILITY_PERCENT = 10.0
-PICTURE = "measurements.svg"
-COLUMNS = {
-    "load": 14,
-    "infer/s": 9,
-    "p50 ms": 9,
-    "p99 ms": 9,
-    "mean batch": 10,
-    "fill": 5,
-    "duty": 5,
-    "stable": 6,
-    "limited by": 14,
-}
-"""Titles and widths: a row is shown as soon as its point has ended, so none can wait for the widest."""
 
 
 def measure(
@@ -96,6 +69,28 @@ def measure(
     grpc_port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The gRPC port at --url; the HTTP port plus one when absent.")
     ] = None,
+    prompts: Annotated[
+        str | None, typer.Option(help=f"Language models: tokens of a prompt: {EXPECTED}; {PROMPTS} when absent.")
+    ] = None,
+    texts: Annotated[
+        str | None, typer.Option(help=f"Language models: tokens of a text, said the same way; {TEXTS} when absent.")
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help='Language models: recorded lengths, JSON lines of {"prompt_tokens": 9, "output_tokens": 7}.'),
+    ] = None,
+    batch_share: Annotated[
+        float | None, typer.Option(help="Language models: share of requests of the last class of callers, 0 to 1.")
+    ] = None,
+    shared_prefix: Annotated[
+        int | None, typer.Option(min=1, help="Language models: tokens that all prompts begin with; none when absent.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Language models: the metrics port at --url.")
+    ] = None,
+    with_perf_analyzer: Annotated[
+        bool, typer.Option("--perf-analyzer", help="Language models: perf_analyzer's streaming callers as well.")
+    ] = False,
     window_ms: Annotated[
         int | None, typer.Option(min=100, help=f"One measurement window; {WINDOW_MS} when absent.")
     ] = None,
@@ -114,29 +109,67 @@ def measure(
         raise InputError(
             "--concurrency and --rate exclude each other", hint="one is a closed loop, the other an open one"
         )
-    if grpc_port is not None and url is None:
-        raise InputError("--grpc-port without --url", hint="a server that is started here chooses its own ports")
-    _check_generator(
-        open_loop,
-        {
-            "--arrival": arrival,
-            "--trace": trace,
-            "--duration": duration,
-            "--give-up-ms": give_up_ms,
-            "--processes": processes,
-        },
-        {
-            "--concurrency": concurrency,
-            "--constant": constant or None,
-            "--window-ms": window_ms,
-            "--max-trials": max_trials,
-        },
-    )
+    if url is None:
+        refuse(
+            {"--grpc-port": grpc_port, "--metrics-port": metrics_port},
+            "without --url",
+            "a server that is started here chooses its own ports",
+        )
     project = find_project()
     service = find_service(project.services, name)
+    folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-measure-{service.name}"
+    of_open_loop: dict[str, object] = {"--arrival": arrival, "--trace": trace, "--duration": duration}
+    of_open_loop["--give-up-ms"] = give_up_ms
+    of_windows: dict[str, object] = {"--window-ms": window_ms, "--max-trials": max_trials}
+    of_text: dict[str, object] = {"--prompts": prompts, "--texts": texts, "--pairs": pairs}
+    of_text |= {"--batch-share": batch_share, "--shared-prefix": shared_prefix, "--metrics-port": metrics_port}
+    if service.generation is not None:
+        refuse(
+            {
+                "--open-loop": open_loop or None,
+                "--constant": constant or None,
+                "--processes": processes,
+                "--protocol http": None if protocol is Protocol.GRPC else protocol,
+                **({} if with_perf_analyzer else of_windows),
+            },
+            f"for {name}, a language model",
+            "its callers stream over gRPC from one process: --concurrency is a closed loop, --rate an open one with "
+            "--arrival (constant is one) and --trace; windows are --perf-analyzer's",
+        )
+        text_options = TextOptions(
+            concurrency=None if concurrency is None else numbers(concurrency, "--concurrency"),
+            rates=None if rate is None else numbers(rate, "--rate"),
+            arrival=arrival,
+            trace=trace,
+            duration_s=duration,
+            give_up_ms=give_up_ms,
+            prompts=prompts,
+            texts=texts,
+            pairs=pairs,
+            batch_share=batch_share or 0.0,
+            shared_prefix=shared_prefix or 0,
+            perf_analyzer=with_perf_analyzer,
+            window_ms=window_ms,
+            max_trials=max_trials,
+            stability_percent=stability_percent,
+            seed=seed,
+        )
+        at = None
+        if url is not None:
+            at = endpoint_from_url(url, grpc_port=grpc_port, metrics_port=metrics_port)
+        return measure_language_model(project, service, text_options, at, folder, as_json=as_json)
+    refuse(
+        {**of_text, "--perf-analyzer": with_perf_analyzer or None},
+        f"for {name}, which is no language model",
+        "perf_analyzer is what measures it anyway; its rows have the service file's shapes",
+    )
+    _check_generator(
+        open_loop,
+        {**of_open_loop, "--processes": processes},
+        {"--concurrency": concurrency, "--constant": constant or None, **of_windows},
+    )
     # Where the metrics page is would be a guess, and nothing of it is in a point.
     running = None if url is None else replace(endpoint_from_url(url, grpc_port=grpc_port), metrics=None)
-    folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-measure-{service.name}"
     if open_loop:
         options = OpenLoopOptions(
             rates=None if rate is None else numbers(rate, "--rate"),
@@ -160,32 +193,7 @@ def measure(
         stability_percent=stability_percent,
         max_trials=MAX_TRIALS if max_trials is None else max_trials,
     )
-    shown: list[Point] = []
-    show = say if as_json else put
-
-    def on_point(point: Point) -> None:
-        if not shown:
-            show(_line(list(COLUMNS)))
-        shown.append(point)
-        show(_line(_cells(point)))
-        for remark in _remarks(point):
-            say(f"  {remark}")
-
-    finished = False
-    with stop_on_signal():
-        _measure(project, service, plan, running, folder, seed, on_point)
-        finished = True
-    if not finished:
-        say(f"interrupted: {len(shown)} of {len(plan.values)} points are kept in {folder}")
-        say(f"the same command with --out {folder} goes on from there")
-        return INTERRUPTED
-    picture = _draw(shown, folder, service, plan)
-    if as_json:
-        points = [point.as_json() for point in shown]
-        put_answer("measure", {"points": points, "folder": str(folder), "plot": picture and str(picture)})
-    else:
-        say(f"raw output and {FILE_NAME}: {folder}")
-    return 0
+    return measure_with_perf_analyzer(project, service, plan, running, folder, seed, as_json=as_json)
 
 
 def _check_generator(open_loop: bool, own: dict[str, object], of_perf_analyzer: dict[str, object]) -> None:
@@ -194,95 +202,11 @@ def _check_generator(open_loop: bool, own: dict[str, object], of_perf_analyzer: 
     Raises:
         InputError: there is one; all of them at once.
     """
-    lost = [name for name, value in (of_perf_analyzer if open_loop else own).items() if value is not None]
-    if not lost:
-        return
     if open_loop:
-        raise InputError(
-            f"{', '.join(lost)} beside --open-loop",
-            hint="those are perf_analyzer's; the open loop has --rate, --arrival (constant is one), --trace and --duration",
+        refuse(
+            of_perf_analyzer,
+            "beside --open-loop",
+            "those are perf_analyzer's; the open loop has --rate, --arrival (constant is one), --trace and --duration",
         )
-    raise InputError(f"{', '.join(lost)} without --open-loop", hint="--open-loop takes Brim's own driver")
-
-
-def _measure(
-    project: Project,
-    service: Service,
-    plan: Plan,
-    running: Endpoint | None,
-    folder: Path,
-    seed: int,
-    on_point: Callable[[Point], None],
-) -> None:
-    """Against the running server, or one of its own that ends with this call, however that ends."""
-    if running is None:
-        require_artifacts(project, [service], Profile.DEFAULT)
     else:
-        check_running(running, service.name, plan.protocol)
-    launcher = find_launcher(project.cache_folder(), on_progress=say)
-    with kept_in(folder), ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
-        plan = replace(plan, input_data=write_input_data(folder / "rows.json", payload(service, seed=seed)))
-        endpoint = running or serve_until_the_end(stack, project, service)
-        measure_points(
-            endpoint,
-            service.name,
-            plan,
-            launcher=launcher,
-            folder=folder,
-            resume=True,
-            on_point=on_point,
-            on_progress=say,
-        )
-
-
-def _draw(points: Sequence[Point], folder: Path, service: Service, plan: Plan) -> Path | None:
-    """The picture; None where matplotlib is not installed, since the figures are there without it."""
-    try:
-        from brim.measure.plot import draw
-    except ImportError as error:
-        say(f"no picture: {error}")
-        return None
-    loop = "closed loop" if plan.mode is Mode.CONCURRENCY else f"open loop, {plan.distribution.value} arrivals"
-    with kept_in(folder):
-        picture = draw(
-            points,
-            folder / PICTURE,
-            title=f"{service.name}: {loop}, {plan.protocol.value}",
-            slo_latency_us=ms_to_us(service.slo.latency_ms),
-            percentile=service.slo.percentile,
-        )
-    say(f"picture: {picture}")
-    return picture
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, COLUMNS.values(), strict=True))
-
-
-def _cells(point: Point) -> list[str]:
-    return [
-        f"{point.value:.10g}" + {None: "/s", 1: " caller"}.get(point.concurrency, " callers"),
-        _number(point.throughput, 1),
-        _number(None if point.p50_us is None else us_to_ms(point.p50_us), 2),
-        _number(None if point.p99_us is None else us_to_ms(point.p99_us), 2),
-        _number(point.mean_batch, 1),
-        _number(point.fill, 2),
-        _number(point.duty, 2),
-        "yes" if point.stable else "no",
-        "generator" if point.generator_bound else "server or load",
-    ]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _remarks(point: Point) -> list[str]:
-    """What a row cannot say."""
-    remarks = [point.note] if point.note else []
-    if point.generator_bound:
-        remarks.append(point.reason)
-    if not point.settled:
-        remarks.append("other requests were under way: they are in the batch figures, the fill and the duty")
-    return remarks
+        refuse(own, "without --open-loop", "--open-loop takes Brim's own driver")

@@ -47,19 +47,36 @@ COLUMNS = {
 UNANSWERED = ("refused", "expired", "timed_out", "cancelled", "failed", "not_sent")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenLoopOptions:
-    """What was typed; None where the service file or a default decides."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedArrivals:
+    """When requests come, as it was typed; None where the service file or a default decides."""
 
     rates: tuple[float, ...] | None
     arrival: Arrivals | None
     trace: Path | None
     duration_s: float | None
     give_up_ms: float | None
+    seed: int
+
+    def check_times(self) -> None:
+        """Refuse times that are none.
+
+        Raises:
+            InputError: all of them at once.
+        """
+        given = {"--duration": self.duration_s, "--give-up-ms": self.give_up_ms}
+        wrong = [f"{name} {value:g}" for name, value in given.items() if value is not None and not 0 < value < math.inf]
+        if wrong:
+            raise InputError(f"{', '.join(wrong)}: a number above 0 is expected", hint="both have defaults")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoopOptions(AskedArrivals):
+    """What was typed."""
+
     processes: int
     protocol: Protocol
     stability_percent: float
-    seed: int
 
 
 def plan_of(options: OpenLoopOptions, service: Service) -> OpenPlan:
@@ -68,14 +85,11 @@ def plan_of(options: OpenLoopOptions, service: Service) -> OpenPlan:
     Raises:
         InputError: options exclude each other or are out of range.
     """
-    given = {"--duration": options.duration_s, "--give-up-ms": options.give_up_ms}
-    wrong = [f"{name} {value:g}" for name, value in given.items() if value is not None and not 0 < value < math.inf]
-    if wrong:
-        raise InputError(f"{', '.join(wrong)}: a number above 0 is expected", hint="both have defaults")
+    options.check_times()
     slo = service.slo
     give_up_ms = slo.caller_gives_up_ms if options.give_up_ms is None else options.give_up_ms
     return OpenPlan(
-        _schedules(options, service),
+        schedules_of(options, service),
         Objective(percentile=slo.percentile, latency_us=ms_to_us(slo.latency_ms)),
         protocol=options.protocol,
         give_up_us=None if give_up_ms is None else ms_to_us(give_up_ms),
@@ -86,7 +100,12 @@ def plan_of(options: OpenLoopOptions, service: Service) -> OpenPlan:
     )
 
 
-def _schedules(options: OpenLoopOptions, service: Service) -> list[Schedule]:
+def schedules_of(options: AskedArrivals, service: Service) -> list[Schedule]:
+    """The runs that are asked for; the service file says what is usual.
+
+    Raises:
+        InputError: options exclude each other or are out of range.
+    """
     length_us = None if options.duration_s is None else round(options.duration_s * US_PER_S)
     if options.trace is not None:
         if options.rates is not None or options.arrival not in (None, Arrivals.TRACE):

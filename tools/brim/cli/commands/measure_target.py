@@ -7,7 +7,7 @@ import http.client
 import json
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -54,6 +54,17 @@ def _is_finite(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def refuse(given: Mapping[str, object], where: str, hint: str) -> None:
+    """None of these options.
+
+    Raises:
+        InputError: one of them has a value; all such at once.
+    """
+    lost = [name for name, value in given.items() if value is not None]
+    if lost:
+        raise InputError(f"{', '.join(lost)} {where}", hint=hint)
 
 
 def batched_rows(service: Service, *, seed: int) -> list[Row]:

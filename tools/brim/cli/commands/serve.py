@@ -175,7 +175,7 @@ def serve(
                 supervisor = stack.enter_context(
                     Supervisor(server, bounds=bounds, on_event=lambda event: say(str(event)))
                 )
-            front = stack.enter_context(_gateway(project, server, services, gateway_port)) if gateway else None
+            front = stack.enter_context(_gateway(project, server, services, profile, gateway_port)) if gateway else None
             ready = {
                 "event": "ready",
                 **server.endpoint.as_json(),
@@ -192,10 +192,13 @@ def serve(
     return 0
 
 
-def _gateway(project: Project, server: ChildServer, services: Sequence[Service], port: int | None) -> Gateway:
+def _gateway(
+    project: Project, server: ChildServer, services: Sequence[Service], profile: Profile, port: int | None
+) -> Gateway:
     say("starting the gateway")
     for service in services:
-        if service.batching.in_flight_bound is None:
+        # A language model's host has a waiting room of its own.
+        if service.generation is None and service.batching.in_flight_bound is None:
             say(
                 f"{service.name} has no in_flight_bound: up to {MOST_REQUESTS:,} requests are let in, however late their "
                 f"answers come. To derive it from the objective: brim tune {service.name} --apply"
@@ -204,9 +207,8 @@ def _gateway(project: Project, server: ChildServer, services: Sequence[Service],
         server.endpoint,
         log_file=new_log(project, "gateway"),
         limits=request_limits(services),
-        admitted=admissions(services),
-        # The gateway's own canary is an inference, which a model that answers in pieces does not take.
-        canaries=canaries([service for service in services if service.generation is None]),
+        admitted=admissions(services, profile),
+        canaries=canaries(services),
         port=port,
     )
 

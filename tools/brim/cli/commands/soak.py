@@ -22,6 +22,7 @@ from brim.cli.app import JsonFlag
 from brim.cli.commands.measure_target import INTERRUPTED, ROWS, batched_rows, kept_in, numbers
 from brim.cli.commands.serve import STOP_SIGNALS, canaries, new_log, require_artifacts, stop_on_signal
 from brim.cli.output import people, put, put_answer, say
+from brim.cli.whole_answers import require_whole_answers
 from brim.config.generate import Profile
 from brim.errors import InputError
 from brim.gateway.admission import Admission, admissions
@@ -160,6 +161,7 @@ class _Subject:
 
 def _service(project: Project, name: str, seed: int) -> _Subject:
     service = find_service(project.services, name)
+    require_whole_answers(service, "brim soak")
     require_artifacts(project, [service], Profile.DEFAULT)
     known = known_answers(service, ROWS, seed=seed)
     return _Subject(

@@ -15,6 +15,7 @@ from brim.cli.app import JsonFlag
 from brim.cli.commands.measure_target import numbers, payload
 from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say
+from brim.cli.whole_answers import require_whole_answers
 from brim.config.generate import Profile
 from brim.errors import CouldNotTell, InputError
 from brim.measure.input_data import write_input_data
@@ -71,6 +72,7 @@ def sweep(
     """Measure every load on every configuration, one server after the other; a sweep that was stopped goes on."""
     project = find_project()
     service = find_service(project.services, name)
+    require_whole_answers(service, "brim sweep")
     if concurrency is None and rate is None and constant_rate is None:
         concurrency = CONCURRENCIES
     base = Plan(

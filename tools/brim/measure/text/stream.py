@@ -21,7 +21,7 @@ from brim.measure.openloop_run import CHANNELS
 from brim.server.endpoint import Endpoint
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-FLAGS = ("stream", "return_finish_reason", "return_num_output_tokens", "return_num_input_tokens")
+FLAGS = ("exclude_input_in_output", "return_finish_reason", "return_num_output_tokens", "return_num_input_tokens")
 MOST_BYTES = 1 << 26
 LONGEST_ERROR = 500
 """Characters of an error that are kept."""
@@ -42,23 +42,28 @@ class Ask:
 
     Attributes:
         prompt: as it stands; no chat template is applied.
-        options: sampling options by the names of vLLM's ``SamplingParams``; whatever JSON holds.
+        options: sampling options by the names of vLLM's ``SamplingParams``; whatever JSON holds, or the bytes themselves
+            where they are to be no JSON.
         parameters: the request's own parameters, such as ``brim_class``.
         request_id: for the server's log; nothing when empty.
         timeout_us: after which the server may drop it; 0 for never.
+        stream: pieces as they come, or the whole text at the end.
     """
 
     prompt: bytes
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | bytes = field(default_factory=dict)
     parameters: Mapping[str, str | int | bool] = field(default_factory=dict)
     request_id: str = ""
     timeout_us: int = 0
+    stream: bool = True
 
     def message(self, model: str) -> bytes:
         """The request as it travels."""
         request = service_pb2.ModelInferRequest(model_name=model, id=self.request_id)
         _add(request, "text_input", "BYTES", _element(self.prompt))
-        _add(request, "sampling_parameters", "BYTES", _element(json.dumps(self.options).encode()))
+        options = self.options if isinstance(self.options, bytes) else json.dumps(self.options).encode()
+        _add(request, "sampling_parameters", "BYTES", _element(options))
+        _add(request, "stream", "BOOL", bytes([self.stream]))
         for name in FLAGS:
             _add(request, name, "BOOL", b"\x01")
         for name, value in self.parameters.items():
@@ -81,6 +86,7 @@ class Heard:
         finish_reason: ``stop`` or ``length``; empty without an end.
         input_tokens: of the prompt, as the server counts; 0 when it did not say.
         error: status and text where the request failed; ``LEFT`` where the caller went.
+        strange: what came and should not: bytes that are no text, more after the finish reason or the final response.
     """
 
     sent_us: int = 0
@@ -89,6 +95,7 @@ class Heard:
     finish_reason: str = ""
     input_tokens: int = 0
     error: str = ""
+    strange: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -154,6 +161,9 @@ class TextCallers:
         leaves: Leaves | None = None,
         limit_s: float = 600.0,
         headers: Mapping[str, str] | None = None,
+        heard: Heard | None = None,
+        pause_s: float = 0.0,
+        listens_on: bool = False,
     ) -> Heard:
         """Send a request and listen to the end.
 
@@ -162,11 +172,15 @@ class TextCallers:
             leaves: asked after every piece; the caller cancels when it says so.
             limit_s: after which the caller goes whatever has come. Cancelling the task is leaving, too.
             headers: gRPC metadata.
+            heard: where to note it, for somebody who cancels the task and wants to know what came before; a new one when
+                absent.
+            pause_s: before each response is read: a slow reader.
+            listens_on: whether to wait for the end of the stream behind the final response, where nothing may come any more.
 
         Returns:
             What it heard; a refusal or a fault is in ``error``, and none is raised.
         """
-        heard = Heard()
+        heard = Heard() if heard is None else heard
         self._next = (self._next + 1) % len(self._channels)
         open_stream: Any = self._channels[self._next].stream_stream(STREAM, None, None)
         message = ask.message(self._model)
@@ -175,6 +189,8 @@ class TextCallers:
         try:
             await call.write(message)
             while True:
+                if pause_s:
+                    await asyncio.sleep(pause_s)
                 raw = await call.read()
                 if not isinstance(raw, bytes):
                     if not heard.ended_us:
@@ -198,6 +214,8 @@ class TextCallers:
         elif not call.done():
             # A cancellation that crosses the last response is of no use to anybody, so the stream ends in order.
             await call.done_writing()
+            if listens_on and isinstance(await call.read(), bytes):
+                heard.strange.append("a response behind the final one")
         return heard
 
 
@@ -218,7 +236,9 @@ def _hear(heard: Heard, raw: bytes, now_us: int) -> bool:
     if answer.outputs:
         values = dict(zip((output.name for output in answer.outputs), answer.raw_output_contents, strict=True))
         tokens = int.from_bytes(values["num_output_tokens"], "little")
-        text = values["text_output"][LENGTH_BYTES:].decode()
+        if heard.finish_reason:
+            heard.strange.append("a response behind the one with the finish reason")
+        text = _text(heard, values["text_output"][LENGTH_BYTES:])
         if tokens or text:
             heard.pieces.append((now_us, tokens, text))
         reason = values["finish_reason"][LENGTH_BYTES:].decode()
@@ -229,6 +249,14 @@ def _hear(heard: Heard, raw: bytes, now_us: int) -> bool:
         heard.ended_us = now_us
         return True
     return False
+
+
+def _text(heard: Heard, raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        heard.strange.append(f"a piece that is not UTF-8: {raw[max(0, error.start - 8) : error.end]!r}")
+        return raw.decode("utf-8", "replace")
 
 
 def _element(value: bytes) -> bytes:

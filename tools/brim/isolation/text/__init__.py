@@ -1,0 +1,1 @@
+"""Isolation of a language model's callers: texts, streams, KV blocks and seats, by the contract of Triton's vLLM backend."""
