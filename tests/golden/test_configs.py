@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
+from brim.adapter_parameter import PARAMETER
 from brim.config.files import config_texts, differences, needed_files, write_configs
 from brim.config.generate import (
-    ADAPTER_PARAMETER,
     BATCH_PROFILES,
     Profile,
     model_config,
@@ -20,7 +20,7 @@ from brim.config.generate import (
     native_name,
 )
 from brim.config.textformat import parse
-from brim.runtime.settings import PARAMETER, Settings
+from brim.runtime.settings import Settings
 from brim.service.load import find_services, load_service
 from brim.service.schema import NAME_PATTERN, Service
 
@@ -77,7 +77,6 @@ def test_empty_batcher_block_is_present(checkout: Path) -> None:
 
 
 def test_adapter_reads_what_the_generator_writes(everything: Service) -> None:
-    assert PARAMETER == ADAPTER_PARAMETER
     settings = Settings.model_validate_json(model_config(everything).parameters[PARAMETER].string_value)
     assert settings.guard["X"].maximum == 2.5
     assert settings.guard["X"].finite is False

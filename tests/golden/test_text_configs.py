@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from brim.adapter_parameter import PARAMETER
 from brim.config.files import config_texts, differences, needed_files, write_configs
 from brim.config.generate import BATCH_PROFILES, TEXT_PROFILES, Profile, model_configs, models_of
 from brim.config.generation import vllm_arguments_text
 from brim.engine.lifecycle import RequestClass
-from brim.engine.settings import PARAMETER, read_settings
+from brim.engine.settings import read_settings
 from brim.engine.template import MODEL_PY
 from brim.errors import InputError
 from brim.service.load import check_text, load_service

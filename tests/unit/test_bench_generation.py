@@ -9,7 +9,6 @@ import pytest
 from brim.bench.conditions import Conditions
 from brim.bench.generation import findings, judge_overload, overload_json
 from brim.bench.generation_load import BATCH, INTERACTIVE, Overload, Sent, refusal_us, ttft_us
-from brim.bench.generation_place import parse_page
 from brim.bench.verdict import Verdict
 from brim.measure.text.stream import LEFT, Heard
 from brim.units import US_PER_S
@@ -97,21 +96,3 @@ def test_the_words_add_up() -> None:
         "  interactive: 60 complete; first token p99 300 ms",
         "  batch: 60 room_full; first token p99 - ms",
     ]
-
-
-def test_the_metrics_page_is_read_by_model_and_label() -> None:
-    page = (
-        'brim_llm_kv_blocks_used{model="m",version="1"} 3\n'
-        'brim_llm_kv_blocks_used{model="other",version="1"} 9\n'
-        'brim_llm_requests_total{end="stop",model="m"} 2\n'
-        'brim_llm_refusals_total{model="m",reason="room_full"} 7\n'
-        'brim_llm_step_seconds_bucket{model="m",le="0.5"} 4\n'
-        'brim_llm_step_seconds_sum{model="m"} 1.5\n'
-        'vllm:num_requests_running{model="m"} 1\n'
-    )
-    assert parse_page(page, "m") == {
-        "brim_llm_kv_blocks_used": 3,
-        "brim_llm_requests_total/stop": 2,
-        "brim_llm_refusals_total/room_full": 7,
-        "brim_llm_step_seconds_sum": 1.5,
-    }

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from brim.adapter_parameter import PARAMETER
 from brim.engine.engine import EngineLimits
 from brim.engine.lifecycle import Request, RequestClass
 from brim.engine.request import RequestReader, Wanted
-from brim.engine.settings import PARAMETER, Settings, read_settings
+from brim.engine.settings import Settings, read_settings
 from brim.errors import InputError
 
 LIMITS = EngineLimits(total_blocks=8, block_tokens=32, step_tokens=64, context_tokens=64, vocabulary=256)

@@ -123,9 +123,9 @@ class Told:
     most: int = 0
 
     async def ask(
-        self, ask: Ask, *, limit_s: float, into: Heard | None = None, headers: Mapping[str, str] | None = None
+        self, ask: Ask, *, limit_s: float, heard: Heard | None = None, headers: Mapping[str, str] | None = None
     ) -> Heard:
-        heard = Heard() if into is None else into
+        heard = Heard() if heard is None else heard
         heard.sent_us = clock_us()
         if not ask.prompt:
             heard.ended_us, heard.error = clock_us(), "the prompt has no tokens"

@@ -27,6 +27,7 @@ from brim.bench.generation_load import (
 )
 from brim.bench.generation_place import Place, ask, first_token_us, per_s, prompt_of
 from brim.bench.verdict import Target, Verdict, spread_of
+from brim.engine import metrics as m
 from brim.errors import CouldNotTell, InputError
 from brim.measure.text.stream import Heard, TextCallers, clock_us
 from brim.paths import Project
@@ -182,8 +183,8 @@ def _prefill(place: Place, effort: Effort, rng: np.random.Generator, say: Progre
         before = place.metrics()
         alone = asyncio.run(_one(place, prompt_of(rng, effort.long_words)))
         after = place.metrics()
-        steps = after["brim_llm_step_seconds_count"] - before["brim_llm_step_seconds_count"]
-        took_us = (after["brim_llm_step_seconds_sum"] - before["brim_llm_step_seconds_sum"]) * US_PER_S
+        steps = after[f"{m.STEP_TIME.name}_count"] - before[f"{m.STEP_TIME.name}_count"]
+        took_us = (after[f"{m.STEP_TIME.name}_sum"] - before[f"{m.STEP_TIME.name}_sum"]) * US_PER_S
         undisturbed_us = first_token_us(alone)
         # Anywhere in the middle of the prefill, so that the short one comes at any moment of a step.
         delay_us = round(undisturbed_us * rng.uniform(0.2, 0.7))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from brim.bench.generation_place import Place, ask, first_token_us, per_s, prompt_of
+from brim.engine import metrics as m
 from brim.errors import CouldNotTell, ServerFailed
 from brim.measure.histogram import nearest_rank
 from brim.measure.text.stream import Heard, TextCallers, clock_us
@@ -158,17 +159,17 @@ def measure_overload(
         seed: of arrivals, classes and lengths.
     """
     found = Overload(capacity_per_s, factor * capacity_per_s, round(seconds * US_PER_S))
-    before = place.metrics()["brim_llm_preemptions_total"]
+    before = place.metrics()[m.PREEMPTIONS.name]
     with _Looks(place, found):
         asyncio.run(_open_loop(place, found, interactive / factor, np.random.default_rng(seed)))
     until_s = time.monotonic() + DRAIN_S
     while True:
         now = place.metrics()
-        found.left_blocks = now["brim_llm_kv_blocks_used"] + now["brim_llm_kv_blocks_promised"]
+        found.left_blocks = now[m.BLOCKS_USED.name] + now[m.BLOCKS_PROMISED.name]
         if not found.left_blocks or time.monotonic() > until_s:
             break
         time.sleep(DRAIN_S / 20)
-    found.preemptions = now["brim_llm_preemptions_total"] - before
+    found.preemptions = now[m.PREEMPTIONS.name] - before
     return found
 
 
@@ -213,7 +214,7 @@ class _Looks:
                 now = self._place.metrics()
                 held, promised = self._found.most_blocks
                 self._found.most_blocks = (
-                    max(held, now["brim_llm_kv_blocks_used"]),
-                    max(promised, now["brim_llm_kv_blocks_promised"]),
+                    max(held, now[m.BLOCKS_USED.name]),
+                    max(promised, now[m.BLOCKS_PROMISED.name]),
                 )
-                self._found.total_blocks = now["brim_llm_kv_blocks_total"]
+                self._found.total_blocks = now[m.BLOCKS_TOTAL.name]

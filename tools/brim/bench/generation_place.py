@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +17,7 @@ from brim.engine.engine_process import EngineArguments, EngineProcess
 from brim.engine.settings import Settings
 from brim.engine.tokenise import Tokenizer
 from brim.errors import CouldNotTell, ServerFailed
+from brim.measure.text.server_side import read_page
 from brim.measure.text.stream import Ask, Heard
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
@@ -27,8 +26,6 @@ from brim.service.samples import sample_rows
 from brim.service.schema import Service
 from brim.units import US_PER_S
 
-PAGE_TIMEOUT_S = 10.0
-LARGEST_PAGE = 16 << 20
 GREEDY = {"temperature": 0, "ignore_eos": True}
 WORDS = ("river", "stone", "light", "winter", "paper", "garden", "engine", "letter", "window", "copper")
 
@@ -109,28 +106,15 @@ class Place:
         return produced / elapsed_s
 
     def metrics(self) -> Mapping[str, float]:
-        """The model's own numbers now: ``name`` or ``name/label's value`` -> value; of a histogram ``_sum`` and ``_count``.
+        """The model's own numbers now, by name: counters, gauges, and of a histogram ``_sum`` and ``_count``.
 
         Raises:
             ServerFailed: the page does not come.
         """
-        try:
-            with urllib.request.urlopen(f"http://{self.endpoint.metrics}/metrics", timeout=PAGE_TIMEOUT_S) as answer:
-                page = answer.read(LARGEST_PAGE).decode("utf-8", "replace")
-        except OSError as error:
-            raise ServerFailed(f"the metrics page does not come: {error}", hint=f"see {self._log_file}") from error
-        return parse_page(page, self.service.name)
-
-
-def parse_page(page: str, model: str) -> dict[str, float]:
-    """The numbers of one model whose names begin with ``brim_llm_``; buckets are left out."""
-    found: dict[str, float] = {}
-    for name, labels, value in re.findall(r"^(brim_llm_\w+)\{(.*)\} (\S+)$", page, flags=re.MULTILINE):
-        told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        if told.get("model") == model and "le" not in told:
-            own = told.get("end") or told.get("reason")
-            found[f"{name}/{own}" if own else name] = float(value)
-    return found
+        reading = None if self.endpoint.metrics is None else read_page(self.endpoint.metrics, self.service.name)
+        if reading is None:
+            raise ServerFailed("the metrics page does not come", hint=f"see {self._log_file}")
+        return {name: value for (name, label), value in reading.values.items() if not label}
 
 
 def prompt_of(rng: np.random.Generator, words: int) -> str:

@@ -16,13 +16,12 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as pb
 
+from brim.adapter_parameter import PARAMETER
 from brim.config.generation import add_backend, engine_settings
 from brim.errors import InputError
 from brim.service.schema import Batching, DataType, InputTensor, Kind, QueuePolicy, Service, Tensor
 from brim.units import ms_to_us
 
-ADAPTER_PARAMETER = "brim"
-"""Name of the configuration parameter that carries the adapter's settings, as JSON."""
 NATIVE_SUFFIX = "-native"
 """Ends the name of the model behind the front. No service's name has a hyphen, so the two cannot collide."""
 VALID_OUTPUT = "valid"
@@ -135,7 +134,7 @@ def model_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.Mod
         # One for each instance behind it: a front waits while its batch runs.
         _add_instances(config, sum(group.count * max(1, len(group.gpus)) for group in service.instances), Kind.CPU)
     settings = adapter_settings(service, profile)
-    config.parameters[ADAPTER_PARAMETER].string_value = json.dumps(settings, sort_keys=True)
+    config.parameters[PARAMETER].string_value = json.dumps(settings, sort_keys=True)
     config.dynamic_batching.CopyFrom(dynamic_batching(service.batching))
     if profile is Profile.DEFAULT:
         _warm(config, service, service.inputs)
@@ -147,7 +146,7 @@ def text_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.Mode
     config = _config(service, service.name, "python", service.inputs, service.outputs)
     add_backend(config, service, vllm=profile is Profile.VLLM)
     if profile is Profile.DEFAULT:
-        config.parameters[ADAPTER_PARAMETER].string_value = json.dumps(engine_settings(service), sort_keys=True)
+        config.parameters[PARAMETER].string_value = json.dumps(engine_settings(service), sort_keys=True)
     return config
 
 

@@ -22,15 +22,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from brim.adapter_parameter import read_parameter
 from brim.engine.admission import Policy
 from brim.engine.lifecycle import RequestClass
-from brim.errors import InputError
 from brim.units import ms_to_us
-
-PARAMETER = "brim"
-"""Name of the parameter in ``config.pbtxt``."""
 
 
 class _Part(BaseModel):
@@ -108,16 +105,4 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
     Raises:
         InputError: the parameter is no JSON object or breaks the schema; the text lists every fault.
     """
-    name = model_config.get("name", "?")
-    text = model_config.get("parameters", {}).get(PARAMETER, {}).get("string_value", "{}")
-    try:
-        return Settings.model_validate_json(text)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc']) or 'the value'}: {fault['msg']}"
-            for fault in error.errors(include_url=False)
-        )
-        raise InputError(
-            f'model {name}: the configuration\'s parameter "{PARAMETER}" is wrong: {faults}',
-            hint=f"run `brim config {name} --write` again, or see the keys in brim.engine.settings",
-        ) from error
+    return read_parameter(model_config, Settings)

@@ -22,6 +22,10 @@ class TritonPythonModel:
         """Take the requests; answers go through their response senders."""
         self._model.execute(requests)
 
+    def is_ready(self) -> bool:
+        """Whether there is an engine. Releases of Triton that ask for it (not 24.10) report the model's readiness by this."""
+        return self._model.is_ready()
+
     def finalize(self) -> None:
         """End what runs."""
         self._model.close()

@@ -36,12 +36,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from brim.errors import InputError
-
-PARAMETER = "brim"
-"""Name of the parameter in ``config.pbtxt``."""
+from brim.adapter_parameter import read_parameter
 
 
 class _Part(BaseModel):
@@ -102,16 +99,4 @@ def read_settings(model_config: Mapping[str, Any]) -> Settings:
     Raises:
         InputError: the parameter is no JSON object or breaks the schema; the text lists every fault.
     """
-    name = model_config.get("name", "?")
-    text = model_config.get("parameters", {}).get(PARAMETER, {}).get("string_value", "{}")
-    try:
-        return Settings.model_validate_json(text)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc']) or 'the value'}: {fault['msg']}"
-            for fault in error.errors(include_url=False)
-        )
-        raise InputError(
-            f'model {name}: the configuration\'s parameter "{PARAMETER}" is wrong: {faults}',
-            hint=f"run `brim config {name}` again, or see the keys in brim.runtime.settings",
-        ) from error
+    return read_parameter(model_config, Settings)

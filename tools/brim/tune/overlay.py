@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from brim.config.generate import ADAPTER_PARAMETER
+from brim.adapter_parameter import PARAMETER
 from brim.config.textformat import write
 from brim.measure.sweep import Settings, configured, read_config
 from brim.tune.setting import DEFAULT, Setting, padding_block
@@ -35,7 +35,7 @@ def with_configuration(config: ModelConfig, setting: Setting) -> ModelConfig:
     del made.instance_group[1:]
     groups[0].count = setting.instances
     if setting.threads is not None or setting.padding is not None:
-        value = made.parameters[ADAPTER_PARAMETER]
+        value = made.parameters[PARAMETER]
         known = json.loads(value.string_value or "{}")
         if setting.threads is not None:
             known["threads"] = setting.threads

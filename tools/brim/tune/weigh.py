@@ -17,7 +17,7 @@ import onnxruntime as ort
 import psutil
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from brim.config.generate import ADAPTER_PARAMETER
+from brim.adapter_parameter import PARAMETER
 from brim.errors import BrimError, ServerFailed
 from brim.measure.callers import Row
 from brim.measure.sweep import read_config
@@ -64,8 +64,8 @@ def no_knobs(model_folder: Path) -> str | None:
         InputError: its configuration cannot be read.
     """
     config: ModelConfig = read_config(model_folder / CONFIG)
-    if ADAPTER_PARAMETER not in config.parameters:
-        return f'its configuration has no parameter "{ADAPTER_PARAMETER}"'
+    if PARAMETER not in config.parameters:
+        return f'its configuration has no parameter "{PARAMETER}"'
     for path in sorted(model_folder.glob(f"[0-9]*/{MODEL_PY_NAME}")):
         if path.read_text(encoding="utf-8") != MODEL_PY:
             return f"it has a {MODEL_PY_NAME} of its own, which may not look at them"

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from brim.engine.settings import PARAMETER
+from brim.adapter_parameter import PARAMETER
 from brim.server.embedded import EmbeddedServer, ServerOptions
 
 CONFIG_NAME = "config.pbtxt"

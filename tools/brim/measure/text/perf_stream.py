@@ -133,7 +133,7 @@ def write_prompts(path: Path, prompts: Prompts, calls: Sequence[Call]) -> Path:
             {
                 "text_input": np.array([prompts.prompt(call, number)], np.object_),
                 "sampling_parameters": np.array([options.encode()], np.object_),
-                **{name: np.array([True]) for name in FLAGS},
+                **{name: np.array([True]) for name in ("stream", *FLAGS)},
             }
         )
     return write_input_data(path, rows)
