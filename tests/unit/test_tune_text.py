@@ -266,6 +266,7 @@ def test_the_command_applies_what_was_measured(
         (("--step-time", "none.json"), "none.json"),
         (("--prompts", "many"), "--prompts many"),
         (("--kv-blocks-max", "0"), "--kv-blocks-max"),
+        (("--kv-blocks-max", "127"), "--kv-blocks-max 127: story has 128 now"),
         (("--run-ms", "1"), "--run-ms"),
     ],
 )

@@ -38,6 +38,8 @@ RUNS_FILE = "measurements.jsonl"
 STEP_TIME_FILE = "step-time.json"
 INTERRUPTED = 130
 SHAREGPT = "sharegpt"
+ROUGH = 0.15
+"""Median error of the fit above which predictions are rough."""
 
 
 def tune_text(
@@ -81,6 +83,11 @@ def tune_text(
     known = None if step_time is None else read_step_time(step_time)
     present = setting_of(service)
     most = present.kv_blocks if most_blocks is None else most_blocks
+    if most < present.kv_blocks:
+        raise InputError(
+            f"--kv-blocks-max {most}: {service.name} has {present.kv_blocks} now",
+            hint=f"lower kv_blocks in services/{service.name}.yaml first: the present setting is measured, too",
+        )
     require_artifacts(project, [service], Profile.DEFAULT)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RUNS_FILE).write_bytes(b"")
@@ -177,6 +184,8 @@ def _calibrated(project: Project, service: Service, folder: Path, budget_s: floa
     (folder / STEP_TIME_FILE).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     error = data["error"]
     say(f"half of the steps are within {error['p50']:.0%} of the fit, nine in ten within {error['p90']:.0%}")
+    if error["p50"] > ROUGH:
+        say("that is rough, as on a machine that others use: so are the predictions, and what is measured decides")
     return found.step_time, found.jitter
 
 

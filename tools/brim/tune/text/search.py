@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from brim.engine.simulate import open_loop
 from brim.engine.step_time import StepTime
@@ -27,6 +27,7 @@ FINALISTS = 5
 GOODPUT_TIE = 0.01
 """Simulated goodputs that differ by less count as equal: a few calls of some hundred."""
 TTFT_TIE = 0.05
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def search(
     found = looked(filter(is_sound, first), predictor.first_calls)
     on_progress(f"{predictor.simulations} settings simulated, by tokens of a step and seats; best: {found[0].setting}")
     blocks = sorted({*(round(part * most_blocks) for part in KV_PARTS), most_blocks} - {0})
-    shares = _with(SHARES, share) if predictor.demand.batch_share else (share,)
+    shares = _with(SHARES, share) if predictor.demand.batch_share else [share]
     varied = [
         Setting(one.setting.chunk_tokens, one.setting.max_sequences, of_cache, kept)
         for one in found[:KEPT]
@@ -159,5 +160,5 @@ def of_different_kind(found: Sequence[Candidate], present: Setting, count: int) 
     return [one.setting for one in chosen]
 
 
-def _with(values: Sequence[float], present: float) -> list[Any]:
-    return sorted({*values, present})
+def _with(values: Sequence[Number], present: Number) -> list[Number]:
+    return sorted(set(values) | {present})
