@@ -22,7 +22,7 @@ from brim.engine.step_time import read_step_time
 from brim.engine.traffic import MOST_REQUESTS
 from brim.errors import InputError, MissingTool
 from brim.measure.arrivals import read_trace
-from brim.measure.text.lengths import mix_of
+from brim.measure.text.lengths import SHAREGPT, mix_of
 from brim.paths import find_project
 from brim.service.load import find_service
 from brim.service.schema import Service, Slo
@@ -36,7 +36,6 @@ UNNAMED = {
     "callers": [{"name": "interactive", "share": 0.5}, {"name": "batch", "priority": 2, "share": 0.5}],
 }
 """Stands in for a service where none is named: every default, and two classes of callers."""
-SHAREGPT = "sharegpt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from brim.engine.engine_process import EngineProcess
 from brim.engine.step_time import StepTime, read_step_time
 from brim.errors import InputError
 from brim.measure.plan import usable_cores
-from brim.measure.text.lengths import mix_of
+from brim.measure.text.lengths import SHAREGPT, mix_of
 from brim.paths import Project
 from brim.service.schema import Service
 from brim.tune.text.answer import document
@@ -37,7 +37,6 @@ CHOICE_FILE = "choice.json"
 RUNS_FILE = "measurements.jsonl"
 STEP_TIME_FILE = "step-time.json"
 INTERRUPTED = 130
-SHAREGPT = "sharegpt"
 ROUGH = 0.15
 """Median error of the fit above which predictions are rough."""
 
