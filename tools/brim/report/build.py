@@ -19,6 +19,7 @@ from brim.report import (
     pareto,
     soaked,
     stages,
+    text_tuned,
     texts,
     timelines,
     tuned,
@@ -50,6 +51,8 @@ def build_report(documents: Documents, objective: Objective | None, *, source: s
     warnings = _warnings(documents, missing)
     if choice is not None:
         sections.append(tuned.chosen(choice))
+    if documents.text_choice is not None:
+        sections.append(text_tuned.section(documents.text_choice))
     if groups:
         sections.append(measured.latency(groups))
         if objective is not None:
@@ -161,14 +164,17 @@ def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
     said = [
         sentence
         for section in sections
-        if section.id in ("latency", "text", "simulation", "loadtest", "isolation", "overload", "benchmark", "soak")
+        if section.id
+        in ("text-choice", "latency", "text", "simulation", "loadtest", "isolation", "overload", "benchmark", "soak")
         for sentence in section.sentences
     ]
     return " ".join(said) or "Nothing was measured."
 
 
 def _good(documents: Documents) -> bool | None:
-    answers = [one.slo_met for one in (documents.choice,) if one] + [one.ok for one in (documents.isolation,) if one]
+    answers = [one.slo_met for one in (documents.choice, documents.text_choice) if one] + [
+        one.ok for one in (documents.isolation,) if one
+    ]
     judged = (documents.load_test, documents.overload, documents.comparison, documents.soak)
     answers += [one.ok for one in judged if one is not None and one.ok is not None]
     return all(answers) if answers else None

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from brim.measure.sweep import Settings as Swept
+from brim.report.text_choice import TextChoice
 from brim.runtime.padding import PaddingCost
 from brim.tune.setting import Setting as Tuned
 
@@ -235,11 +236,18 @@ class Choice(_Tuning):
 
 
 def _which(document: object) -> str:
-    stopped = isinstance(document, Mapping) and document.get("interrupted") is True and "slo" not in document
-    return "interrupted tuning" if stopped else "tuning"
+    if not isinstance(document, Mapping):
+        return "tuning"
+    slo = document.get("slo")
+    if isinstance(slo, Mapping) and "ttft_us" in slo:
+        return "tuning of a language model"
+    return "interrupted tuning" if document.get("interrupted") is True and slo is None else "tuning"
 
 
 ChoiceFile = Annotated[
-    Annotated[Choice, Tag("tuning")] | Annotated[Interrupted, Tag("interrupted tuning")], Discriminator(_which)
+    Annotated[Choice, Tag("tuning")]
+    | Annotated[TextChoice, Tag("tuning of a language model")]
+    | Annotated[Interrupted, Tag("interrupted tuning")],
+    Discriminator(_which),
 ]
-"""What the file holds: a whole tuning or the beginning of one."""
+"""What the file holds: a whole tuning, of a batcher or of a language model, or the beginning of one."""

@@ -40,6 +40,7 @@ from brim.report.simulation_check import FILE_NAME as SIMULATION_FILE
 from brim.report.simulation_check import SimulationCheck
 from brim.report.soak_result import FILE_NAME as SOAK_FILE
 from brim.report.soak_result import Sample, Soak, out_of_order
+from brim.report.text_choice import TextChoice
 from brim.soak.sample import FILE_NAME as SAMPLES_FILE
 
 KNOWN = (
@@ -84,6 +85,7 @@ class Documents:
         asked: what the sweep was asked to measure; None for one that did not record it, and where there was none.
         failures: what it could not measure, and why, in the order of the file.
         choice: of ``brim tune``.
+        text_choice: of ``brim tune`` for a language model.
         interrupted: of one that was stopped before it had a choice.
         simulation: predictions beside measurements.
         load_test: of a load test.
@@ -106,6 +108,7 @@ class Documents:
     asked: Asked | None = None
     failures: tuple[FailedLoad, ...] = ()
     choice: Choice | None = None
+    text_choice: TextChoice | None = None
     interrupted: Interrupted | None = None
     simulation: SimulationCheck | None = None
     load_test: LoadTest | None = None
@@ -154,6 +157,8 @@ def read_run(folder: Path) -> Documents:
 
     def point_or_run(document: Any) -> Point | None:
         if isinstance(document, dict) and "setting" in document:
+            if "repeat" in document and "measured" in document:
+                return None  # of a language model: choice.json has them all
             runs.append(TuneRun.model_validate(document))
             return None
         return _usable(Point.from_json(document))
@@ -169,7 +174,7 @@ def read_run(folder: Path) -> Documents:
     samples = _lines(folder / SAMPLES_FILE, Sample.model_validate, "a sample of a soak", faults, torn)
     if unordered := out_of_order(samples):
         faults.append(f"{folder / SAMPLES_FILE}: {unordered}")
-    tuning: Choice | Interrupted | None = _document(folder / CHOICE_FILE, TypeAdapter(ChoiceFile), faults)
+    tuning: Choice | TextChoice | Interrupted | None = _document(folder / CHOICE_FILE, TypeAdapter(ChoiceFile), faults)
     bench: Overload | Comparison | OtherBenchmark | None = _document(
         folder / BENCH_FILE, TypeAdapter(BenchFile), faults
     )
@@ -185,6 +190,7 @@ def read_run(folder: Path) -> Documents:
         asked=_document(folder / ASKED_FILE, TypeAdapter(Asked), faults),
         failures=tuple(failures),
         choice=tuning if isinstance(tuning, Choice) else None,
+        text_choice=tuning if isinstance(tuning, TextChoice) else None,
         interrupted=tuning if isinstance(tuning, Interrupted) else None,
         simulation=_document(folder / SIMULATION_FILE, TypeAdapter(SimulationCheck), faults),
         load_test=_document(folder / LOAD_TEST_FILE, TypeAdapter(LoadTest), faults),
