@@ -26,7 +26,7 @@ from brim.engine.settings import Settings
 HERE = Path(__file__).parent
 BLOCK_TOKENS = 16
 STEP_S = 0.001
-SLOW_STEP_S = 0.01
+SLOW_STEP_S = 0.03
 """Where steps are counted by what a caller hears: longer than a piece takes to travel."""
 TWO_BYTES = 0xC3
 LETTERS = b"etaoinshrdlu mfgypbvk"

@@ -18,7 +18,7 @@ from brim_export.service_export import export_service
 from tests.server.text_callers import MODEL
 
 CHECKS = ("identity", "streams", "stop_strings", "refused_neighbours", "caller_gone", "secrets", "order")
-OPTIONS = Options(requests=24, callers=12, answer_timeout_s=120.0, checks=CHECKS)
+OPTIONS = Options(requests=16, callers=8, answer_timeout_s=120.0, checks=CHECKS)
 PATIENT_S = 30.0
 
 
@@ -51,4 +51,3 @@ def test_text_generation_keeps_its_callers_apart(
     assert by_id["refused_neighbours"].own_error > 20
     assert by_id["caller_gone"].cancelled > 0
     assert by_id["streams"].figures["characters_of_several_bytes"] > 0
-    assert by_id["secrets"].figures["repeated_to_their_owners"] > 0
