@@ -20,25 +20,27 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brim.config.generation import LANGUAGE_MODEL_RECORD, MODEL_NAMES
 from brim.engine.openvino_engine import OpenVinoEngine
 from brim.errors import CouldNotTell, ModelFileError
-from brim_export.artifact import FileRecord, GateRecord, file_faults, hash_file, hash_files
+from brim_export.artifact import GateRecord, file_faults, hash_file, hash_files
 from brim_export.gates import GateResult
 from brim_export.gguf_file import Rewritten, is_exact, read_gguf, rewrite_f16
 from brim_export.language_model_gates import (
     LONGEST_PROMPT_TOKENS,
     Cut,
+    known_texts,
     parity,
+    texts_of,
     together,
     unchecked_parity,
     vocabulary,
 )
+from brim_export.language_model_record import KnownText, LanguageModelRecord
 from brim_export.language_model_source import LanguageModelSource
 from brim_export.placement import locked, place, staging
 from brim_export.torch_reference import TorchReference
@@ -71,38 +73,6 @@ WEIGHT_BYTES = 10
 _GATE_BLOCKS = 64
 
 Progress = Callable[[str], None]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LanguageModelRecord(_Part):
-    """What was exported: no host names, no time of day, and no path but the source as the service file names it."""
-
-    schema_version: Literal[1] = 1
-    source: str
-    fingerprint: str
-    files: dict[str, FileRecord]
-    versions: dict[str, str]
-    gates: list[GateRecord] = Field(min_length=1)
-
-    @classmethod
-    def load(cls, folder: Path) -> LanguageModelRecord:
-        """Read the record of a version folder.
-
-        Raises:
-            ModelFileError: it is missing, or breaks the schema.
-        """
-        path = folder / LANGUAGE_MODEL_RECORD
-        try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ModelFileError(f"{path} cannot be read: {error.strerror}", hint="export the model first") from error
-        except (ValidationError, UnicodeDecodeError) as error:
-            raise ModelFileError(
-                f"{path} is corrupt: {str(error).splitlines()[0]}", hint="export the model again"
-            ) from error
 
 
 def versions() -> dict[str, str]:
@@ -171,12 +141,15 @@ def export_language_model(
         model = stage / MODEL_NAMES["folder" if source.kind == "openvino" else "gguf"]
         engine = OpenVinoEngine(model, context_tokens=4096, kv_blocks=_GATE_BLOCKS, chunk_tokens=LONGEST_PROMPT_TOKENS)
         gates = [prepared.weights, vocabulary(engine, prepared.own)]
+        answers: list[KnownText] = []
         if gates[-1].ok:
             on_progress("generating, and comparing" + (" with torch" if prepared.reference else ""))
+            texts = texts_of(engine)
             if prepared.reference is None:
-                gates += [unchecked_parity(), together(engine)]
+                gates += [unchecked_parity(), together(engine, texts)]
             else:
-                gates.append(parity(engine, prepared.reference()))
+                gates.append(parity(engine, texts, prepared.reference()))
+            answers = known_texts(engine, texts)
         del engine
         if not all(gate.ok for gate in gates):
             return gates, None
@@ -188,6 +161,7 @@ def export_language_model(
             gates=[
                 GateRecord(gate=gate.gate, ok=gate.ok, message=gate.message, skipped=gate.skipped) for gate in gates
             ],
+            answers=answers,
         )
         text = json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
         (stage / LANGUAGE_MODEL_RECORD).write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ from brim.engine.engine import Sampling
 from brim.engine.openvino_engine import OpenVinoEngine
 from brim.errors import InputError, ModelFileError
 from brim_export.gates import GateResult, refused
+from brim_export.language_model_record import KnownText
 from brim_export.torch_reference import Checked, TorchReference
 
 PARITY_TOKENS = 393
@@ -32,6 +33,8 @@ TEXTS = (
     "if x:\n    1 ==  22\n",
 )
 LONGEST_PROMPT_TOKENS = 256
+KNOWN_TOKENS = 16
+"""Of each text, in the record: enough to tell one model from another, and soon asked for."""
 ROUNDING = 0.1
 """Logits by which rounding to half precision may decide between two tokens: the one is at most a tenth likelier."""
 
@@ -73,14 +76,36 @@ def vocabulary(engine: OpenVinoEngine, own: Cut | None) -> GateResult:
     )
 
 
-def parity(engine: OpenVinoEngine, reference: TorchReference) -> GateResult:
+def texts_of(engine: OpenVinoEngine) -> list[list[int]]:
+    """Greedy texts after ``PROMPTS``, all in one batch, ``PARITY_TOKENS`` tokens together.
+
+    Raises:
+        InputError, ModelFileError: see ``generate``.
+    """
+    return generate(engine, _prompts(engine), _shares(PARITY_TOKENS, len(PROMPTS)))
+
+
+def known_texts(engine: OpenVinoEngine, texts: Sequence[Sequence[int]]) -> list[KnownText]:
+    """How the texts begin, for whoever asks a server for them."""
+    table = engine.tokenizer.table
+    beginnings = [text[:KNOWN_TOKENS] for text in texts]
+    return [
+        KnownText(
+            prompt=prompt,
+            tokens=len(tokens),
+            text=b"".join(table[token] for token in tokens).decode("utf-8", "replace"),
+        )
+        for prompt, tokens in zip(PROMPTS, beginnings, strict=True)
+    ]
+
+
+def parity(engine: OpenVinoEngine, texts: Sequence[Sequence[int]], reference: TorchReference) -> GateResult:
     """Whether the texts that the engine generates together are, token by token, what torch says of each prompt alone.
 
     Where they are not, rounding the weights to half precision may be all there is to it: then torch says the same with the
     weights as they were rounded, and was all but undecided (``ROUNDING``) with those of the source.
     """
     prompts = _prompts(engine)
-    texts = generate(engine, prompts, _shares(PARITY_TOKENS, len(prompts)))
 
     def check(by: TorchReference) -> list[Checked]:
         return [by.check(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
@@ -124,15 +149,14 @@ def unchecked_parity() -> GateResult:
     )
 
 
-def together(engine: OpenVinoEngine) -> GateResult:
+def together(engine: OpenVinoEngine, texts: Sequence[Sequence[int]]) -> GateResult:
     """Whether the texts that the engine generates together are those that it generates one by one."""
-    prompts, lengths = _prompts(engine), _shares(PARITY_TOKENS, len(PROMPTS))
-    shared = generate(engine, prompts, lengths)
+    prompts, lengths = _prompts(engine), [len(text) for text in texts]
     alone = [generate(engine, [prompt], [length])[0] for prompt, length in zip(prompts, lengths, strict=True)]
     faults = [
         f"after {prompt!r} the text is another one with neighbours than alone"
-        for prompt, one, other in zip(PROMPTS, shared, alone, strict=True)
-        if one != other
+        for prompt, one, other in zip(PROMPTS, texts, alone, strict=True)
+        if list(one) != other
     ]
     if faults:
         return refused("together", faults, "export the model anew, without a precision below 16 bits")

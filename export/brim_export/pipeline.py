@@ -46,7 +46,7 @@ from brim_export.source import OnnxSource, Source, TorchSource
 from brim_export.subject import Subject, working_sizes
 
 if TYPE_CHECKING:
-    from brim_export.language_model import LanguageModelRecord
+    from brim_export.language_model_record import LanguageModelRecord
     from brim_export.torch_source import LoadedModule
 
 Samples = Mapping[str, Sequence[Array]]

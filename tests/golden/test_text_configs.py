@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc import model_config_pb2 as pb
 
 from brim.adapter_parameter import PARAMETER
 from brim.config.files import config_texts, differences, needed_files, write_configs
@@ -53,6 +54,53 @@ def test_callers_cannot_tell_the_profiles_apart(story: Service) -> None:
         assert getattr(here, field) == getattr(there, field)
     assert here.model_transaction_policy.decoupled
     assert not here.HasField("dynamic_batching") and not here.model_warmup
+
+
+VLLM_INPUTS = {
+    "text_input": ("TYPE_STRING", [1], False),
+    "stream": ("TYPE_BOOL", [1], True),
+    "sampling_parameters": ("TYPE_STRING", [1], True),
+    "exclude_input_in_output": ("TYPE_BOOL", [1], True),
+    "return_finish_reason": ("TYPE_BOOL", [1], True),
+    "return_num_input_tokens": ("TYPE_BOOL", [1], True),
+    "return_num_output_tokens": ("TYPE_BOOL", [1], True),
+}
+VLLM_OUTPUTS = {
+    "text_output": ("TYPE_STRING", [-1]),
+    "finish_reason": ("TYPE_STRING", [-1]),
+    "num_input_tokens": ("TYPE_UINT32", [1]),
+    "num_output_tokens": ("TYPE_UINT32", [-1]),
+}
+"""Of those with which Triton's vLLM backend completes a configuration (its src/model.py, read at 00ea75b), the ones that both
+engines have. The rest (image, embedding_request, log probabilities) is optional there and left out."""
+VLLM_ARGUMENTS = {
+    "model",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "disable_log_stats",
+}
+"""Fields of vLLM's ``AsyncEngineArgs``: an unknown one would keep the backend from loading the model."""
+
+
+def test_the_vllm_profile_is_what_its_backend_takes(story: Service) -> None:
+    """Read in its source, and not run: the backend needs a GPU."""
+    (config,) = model_configs(story, Profile.VLLM).values()
+    kind = pb.DataType.Name
+    assert {one.name: (kind(one.data_type), list(one.dims), one.optional) for one in config.input} == VLLM_INPUTS
+    assert {one.name: (kind(one.data_type), list(one.dims)) for one in config.output} == VLLM_OUTPUTS
+    assert (config.backend, config.max_batch_size, config.model_transaction_policy.decoupled) == ("vllm", 0, True)
+    (group,) = config.instance_group
+    assert (group.kind, group.count, list(group.gpus)) == (pb.ModelInstanceGroup.KIND_MODEL, 1, [])
+    # The backend takes "true" in any case for a yes, and reports nothing while disable_log_stats holds.
+    assert config.parameters["REPORT_CUSTOM_METRICS"].string_value == "true"
+    arguments = json.loads(vllm_arguments_text(story))
+    assert arguments.keys() == VLLM_ARGUMENTS and arguments["disable_log_stats"] is False
+    # Below max_num_seqs vLLM refuses a step, and below max_model_len one without chunked prefill.
+    assert arguments["max_num_batched_tokens"] >= arguments["max_num_seqs"] and arguments["enable_chunked_prefill"]
 
 
 def test_a_profile_of_the_other_kind_is_refused(checkout: Path, story: Service) -> None:

@@ -89,6 +89,7 @@ class World:
     limits: EngineLimits
     policy: Policy
     now_us: int = 0
+    step_us: int = STEP_US
     texts: dict[str, list[int]] = field(default_factory=dict)
     ends: dict[str, Ended] = field(default_factory=dict)
     requests: dict[str, Request] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class World:
         self.scheduler = Scheduler(self.engine, self.policy, lambda: self.now_us)
 
     def _tick(self, shape: StepShape) -> int:
-        took_us = STEP_US + 10 * shape.prefill_tokens
+        took_us = self.step_us + 10 * shape.prefill_tokens
         self.now_us += took_us
         return took_us
 
@@ -362,6 +363,45 @@ def test_the_log_says_what_the_engine_ran(chance: Random) -> None:
     assert [entry.number for entry in log] == list(range(len(log)))
     ended = sorted(id_ for entry in log for id_ in entry.ended)
     assert ended == sorted(id_ for id_, end in world.ends.items() if end.end in {End.STOP, End.LENGTH})
+
+
+def test_a_minute_at_five_times_what_can_be_served() -> None:
+    """Four seats, 32 tokens a text and 20 ms a step serve 6.25 texts a second. Interactive callers want a third of that,
+    batch callers all the rest of 31.25 a second: whoever begins is finished, and it is the batch class that is shed."""
+    chance = Random(5)
+    slo_us, last_us, second_us = 1_000_000, 60_000_000, 1_000_000
+    limits = EngineLimits(24, 16, 64, 256, 1000)
+    policy = Policy(max_sequences=4, max_waiting=16, max_waiting_batch=8, longest_wait_us={INTERACTIVE: slo_us})
+    world = World(limits, policy, step_us=20_000)
+    arrived_us: dict[str, int] = {}
+    ttfts_us: dict[str, int] = {}
+    next_us = 0.0
+    while world.now_us < last_us:
+        while next_us <= world.now_us:
+            kind = INTERACTIVE if chance.random() < 2 / 31.25 else BATCH
+            tokens = tuple(chance.choices(range(1, 99), k=chance.randint(1, 60)))
+            sampling = Sampling(max_tokens=chance.randint(8, 56), temperature=0, ignore_eos=True)
+            request = Request(f"r{len(world.requests)}", tokens, sampling, kind)
+            arrived_us[request.id] = world.now_us
+            world.submit(request)
+            next_us += chance.expovariate(31.25) * second_us
+        world.step()
+        for id_ in [id_ for id_ in arrived_us if world.texts[id_] or id_ in world.ends]:
+            came_us = arrived_us.pop(id_)
+            if world.texts[id_]:
+                ttfts_us[id_] = world.now_us - came_us
+    world.finish()
+    world.assert_empty()
+    assert world.engine.most_used_blocks <= limits.total_blocks
+    refused = {id_ for id_, end in world.ends.items() if end.end is End.REFUSED}
+    assert all(world.ends[id_].reason is not None and world.ends[id_].message for id_ in refused)
+    assert {world.ends[id_].end for id_ in world.requests.keys() - refused} == {End.LENGTH}
+    interactive = {id_ for id_, request in world.requests.items() if request.kind is INTERACTIVE}
+    served_us = sorted(ttfts_us[id_] for id_ in interactive - refused if id_ in ttfts_us)
+    assert served_us[len(served_us) * 99 // 100 - 1] <= slo_us
+    assert len(interactive & refused) < len(interactive) / 20
+    assert len(refused) > len(world.requests) / 2
+    assert world.scheduler.metrics.value(m.PREEMPTIONS) > 0
 
 
 @given(seeds)

@@ -21,7 +21,7 @@ LAST_WORDS = "the end"
 SERVICE = """
 name: story
 model: {llm: story.gguf}
-generation: {context_tokens: 4096, kv_blocks: 64, max_sequences: 8, chunk_tokens: 64, max_waiting: 4}
+generation: {context_tokens: 4096, kv_blocks: 64, max_sequences: 3, chunk_tokens: 64, max_waiting: 4}
 slo: {latency_ms: 100000}
 callers:
   - {name: interactive, priority: 1, share: 0.5}

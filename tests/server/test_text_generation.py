@@ -6,6 +6,8 @@ import json
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,18 +18,21 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from brim.cli.text_clients import text_curl_lines, text_python_lines
+from brim.cli.text_self_check import text_self_check
 from brim.config.generation import MODEL_NAMES
 from brim.engine.engine import Sampling
 from brim.engine.engine_process import EngineArguments, EngineProcess
 from brim.engine.patience import Patience
 from brim.engine.tokenise import Tokenizer
-from brim.errors import ModelFileError, ServerFailed
+from brim.errors import CouldNotTell, ModelFileError, ServerFailed
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
 from brim.server.options import ServerOptions
 from brim.service.load import find_service
 from brim.service.samples import sample_rows
+from brim_export.language_model_record import LanguageModelRecord
 from brim_export.language_model_source import find_source
 from brim_export.llama_reference import LlamaReference
 from brim_export.service_export import export_service, out_folder
@@ -233,6 +238,35 @@ def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path) -> None:
     broken.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(ModelFileError, match=r"model\.gguf cannot be loaded by openvino-genai"):
         EngineProcess(EngineArguments(str(broken), context_tokens=256, kv_blocks=8, chunk_tokens=64))
+
+
+def test_the_self_check_compares_texts_with_those_of_the_export(project: Project, endpoint: Endpoint) -> None:
+    service = find_service(project.services, MODEL)
+    record = LanguageModelRecord.verified(out_folder(project, service))
+    verdicts = text_self_check(endpoint, service, record)
+    asked = len(record.answers)
+    assert [(one.protocol, one.callers, one.right, one.asked, one.faults) for one in verdicts] == [
+        (protocol, callers, asked, asked, []) for protocol in ("http", "grpc") for callers in (1, asked)
+    ]
+    first, second = record.answers[:2]
+    wrong = record.model_copy(update={"answers": [first, second.model_copy(update={"text": "Lyon"})]})
+    for verdict in text_self_check(endpoint, service, wrong):
+        assert not verdict.ok and verdict.right == 1
+        assert "expected 'Lyon'" in verdict.faults[0] and repr(second.prompt) in verdict.faults[0]
+    with pytest.raises(CouldNotTell, match="recorded no texts"):
+        text_self_check(endpoint, service, record.model_copy(update={"answers": []}))
+
+
+def test_the_lines_to_copy_work(project: Project, endpoint: Endpoint) -> None:
+    service = find_service(project.services, MODEL)
+
+    def run(*command: str) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout
+
+    program = run(sys.executable, "-c", text_python_lines(endpoint, service))
+    whole, stream = (run("sh", "-c", line) for line in text_curl_lines(endpoint, service).split("\n"))
+    events = [json.loads(line.removeprefix("data: ")) for line in stream.split("\n") if line]
+    assert program == json.loads(whole)["text_output"] == "".join(event["text_output"] for event in events) != ""
 
 
 EXPECTED = {

@@ -19,6 +19,7 @@ from tritonclient.grpc.service_pb2 import ModelStreamInferResponse
 
 from brim.config.generation import MODEL_NAMES
 from brim.engine.lifecycle import Reason
+from brim.engine.step_file import VARIABLE, step_file
 from brim.measure.text.stream import STREAM, Ask
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
@@ -52,7 +53,7 @@ def served(project: Project, model: str, log: Path, **canary: Any) -> EmbeddedSe
         [model],
         cache=project.cache,
         log_file=log,
-        options=ServerOptions(exit_timeout_s=5),
+        options=ServerOptions(exit_timeout_s=5, extra_environment={VARIABLE: str(log.parent)}),
         **canary,
     )
 
@@ -79,7 +80,7 @@ def holds_nothing(endpoint: Endpoint) -> bool:
 
 
 def tell(endpoint: Endpoint, prompt: str, tokens: int) -> Stream:
-    return Stream(endpoint, prompt.encode(), {**GREEDY, "max_tokens": tokens}, STORY)
+    return Stream(endpoint, prompt.encode(), {**GREEDY, "max_tokens": tokens}, STORY, prompt[:20])
 
 
 def open_http(endpoint: Endpoint, path: str, body: dict[str, Any], *, window: int | None = None) -> socket.socket:
@@ -136,6 +137,28 @@ def test_callers_who_read_nothing_hold_up_nobody_and_lose_nothing(teller: Embedd
         seen = read_events(line, lambda seen: seen.endswith(b"0\r\n\r\n"))
         lines = [event for event in seen.split(b"\r\n") if event.startswith(b"data: ")]
         assert "".join(json.loads(event[6:])["text_output"] for event in lines) == story("T", tokens)
+
+
+def test_the_step_log_tells_who_sat_in_which_step(teller: EmbeddedServer, endpoint: Endpoint) -> None:
+    """Two long texts, a shorter one in the last seat, and one that waits: it takes the seat in the step after the shorter
+    one's last, and the long ones miss no step."""
+    with ExitStack() as stack:
+        for name in ("long", "longer", "short"):
+            assert not stack.enter_context(tell(endpoint, name, 100 if name == "short" else 300)).next()
+        assert stack.enter_context(tell(endpoint, "waits", 4)).finish().error is None
+    until(lambda: holds_nothing(endpoint))
+    lines = step_file(teller.log_file.parent, STORY).read_text(encoding="utf-8").splitlines()
+    steps = [json.loads(line) for line in lines]
+    assert [step["number"] for step in steps] == list(range(len(steps)))
+
+    def place(kind: str, name: str) -> int:
+        (found,) = [step["number"] for step in steps if any(id_.endswith(f" {name}") for id_ in step[kind])]
+        return int(found)
+
+    last = place("ended", "short")
+    assert place("prefill", "waits") == place("first", "waits") == last + 1
+    for step in steps[place("first", "short") + 1 : last]:
+        assert [id_.partition(" ")[2] for id_ in step["decoded"]] == ["long", "longer", "short"]
 
 
 def three_events(seen: bytes) -> bool:

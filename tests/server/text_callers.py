@@ -34,6 +34,7 @@ class Stream:
     prompt: bytes
     parameters: dict[str, Any]
     model: str = MODEL
+    request_id: str = ""
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -47,7 +48,7 @@ class Stream:
         flags = ("stream", "return_finish_reason", "return_num_output_tokens")
         inputs = [tensor("text_input", self.prompt), *(tensor(name, True) for name in flags)]
         self._client.async_stream_infer(
-            self.model, inputs, parameters=self.parameters, enable_empty_final_response=True
+            self.model, inputs, request_id=self.request_id, parameters=self.parameters, enable_empty_final_response=True
         )
         return self
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -161,6 +164,26 @@ def test_many_callers_get_their_own_texts(bench: MakeBench) -> None:
         assert first % 2 == 0 or len(listener.pieces) == 1
     assert one.complaints == []
     assert one.host.living == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_characters_cut_in_half_arrive_whole(cases: Path, stream: bool) -> None:
+    """The case of a public report, from the engine to the caller."""
+    case = json.loads((cases / "32_token_bytes.json").read_text(encoding="utf-8"))
+    table = [bytes.fromhex(piece) for piece in case["tokens_hex"]]
+    engine = FakeEngine(
+        replace(LIMITS, vocabulary=len(table)), next_token=lambda tokens, prompt, _: len(tokens) - prompt
+    )
+    one = Host(engine, Scheduler(engine, Policy(max_sequences=1), lambda: 0), table)
+    caller = Listener()
+    sampling = Sampling(max_tokens=len(table), temperature=0, ignore_eos=True)
+    one.submit(Request("x", (1,), sampling), caller, stream=stream)
+    assert caller.wait().end is End.LENGTH
+    one.close()
+    assert caller.text == case["expected_text"]
+    assert sum(piece.tokens for piece in caller.pieces) == len(table) == 9
+    assert len(caller.pieces) > 1 if stream else len(caller.pieces) == 1
+    assert not any("\ufffd" in piece.text for piece in caller.pieces[:-1])
 
 
 def test_the_end_comes_with_the_last_token(bench: MakeBench) -> None:

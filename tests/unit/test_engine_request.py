@@ -78,6 +78,12 @@ def test_what_cannot_be_served_is_refused(text: bytes, more: dict[str, Any], sai
         read(text, **more)
 
 
+def test_a_request_without_a_prompt_is_refused() -> None:
+    reader = RequestReader(SETTINGS, LIMITS, lambda prompt, most: [], 4)
+    with pytest.raises(InputError, match="text_input is missing"):
+        reader.read({"stream": True}, {}, request_id="1", now_us=1_000, timeout_us=0)
+
+
 def test_settings_are_read_from_the_configuration_and_faults_listed() -> None:
     def config(**values: Any) -> dict[str, Any]:
         return {"name": "m", "parameters": {PARAMETER: {"string_value": json.dumps(values)}}}

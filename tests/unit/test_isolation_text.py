@@ -23,6 +23,7 @@ from brim.measure.text.stream import LEFT, Ask, Heard
 ALONE = Alone("one two three", "length", 3, 5)
 CALL = Call(Ask(b"count:", {"max_tokens": 3}), alone=ALONE, secret="12345678")
 REFUSED = replace(CALL, alone=Alone(refusal="temperature is -1, request 71"))
+CHECKED = Call(Ask(b"x", request_id="b-7"), alone=Alone(refusal="[request id: alone-3] unexpected shape [2]"))
 
 
 def heard(text: str = ALONE.text, **more: object) -> Heard:
@@ -50,6 +51,8 @@ def heard(text: str = ALONE.text, **more: object) -> Heard:
         (CALL, Heard(error="too busy"), Verdict.NEIGHBOUR_ERRORS, "answered alone, in company an error: too busy"),
         (REFUSED, Heard(error="temperature is -1, request 99"), Verdict.OWN_ERROR, ""),
         (REFUSED, Heard(error="internal"), Verdict.NEIGHBOUR_ERRORS, "in company with 'internal'"),
+        (CHECKED, Heard(error="[request id: b-7] unexpected shape [2]"), Verdict.OWN_ERROR, ""),
+        (CHECKED, Heard(error="[request id: b-8] unexpected shape [2]"), Verdict.WRONG, "carries the id 'b-8'"),
         (REFUSED, heard(), Verdict.WRONG, "answered in company, alone it is refused"),
         (replace(CALL, alone=None), Heard(error="no"), Verdict.OWN_ERROR, ""),
         (replace(CALL, alone=None), Heard(error='File "/model.py", line 3'), Verdict.WRONG, "insides"),

@@ -138,6 +138,7 @@ class Told:
             if self.refuse_every and len(self.asked) % self.refuse_every == 0:
                 heard.ended_us, heard.error = clock_us(), "room_full: no place"
                 return heard
+            assert isinstance(ask.options, Mapping)
             for _ in range(ask.options["max_tokens"]):
                 heard.pieces.append((clock_us(), 1, "x"))
                 await asyncio.sleep(self.after_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import secrets
 import time
 import traceback
@@ -25,12 +26,16 @@ from brim.engine.metrics_page import MetricsPage
 from brim.engine.request import RequestReader, Wanted
 from brim.engine.scheduler import Scheduler
 from brim.engine.settings import Settings, read_settings
+from brim.engine.step_file import VARIABLE, StepFile, step_file
+from brim.engine.step_log import StepLog
 from brim.engine.tokenise import Tokenizer
 from brim.errors import InputError, ModelFileError
 from brim.parent import end_with_parent
 
 MODEL_NAMES = ("model.gguf", "model")
 """What the export puts into the version folder: a GGUF file or an OpenVINO folder."""
+LONGEST_ID = 64
+"""Characters of a caller's request id that are kept."""
 TRITONS_OWN = "triton_"
 """Parameters that begin so are Triton's own, and no sampling options."""
 
@@ -114,7 +119,7 @@ class TextModel:
         loaded = load(Path(args["model_repository"]) / args["model_version"], settings)
         self._engine = engine = loaded.engine
         self._reader = RequestReader(settings, engine.limits, loaded.tokens_of, max(map(len, loaded.table)))
-        scheduler = Scheduler(engine, settings.policy, clock_us)
+        scheduler = Scheduler(engine, settings.policy, clock_us, step_log=self._step_log())
         page = self._page(scheduler, args["model_version"])
         self._host = Host(
             engine,
@@ -168,7 +173,8 @@ class TextModel:
         return self._reader.read(
             tensors,
             parameters,
-            request_id=str(next(self._numbers)),
+            # Numbered, for callers' ids may repeat; theirs is behind it, so that they find themselves in the step log.
+            request_id=f"{next(self._numbers)} {request.request_id()[:LONGEST_ID]}".rstrip(),
             now_us=clock_us(),
             timeout_us=request.timeout(),
         )
@@ -179,6 +185,12 @@ class TextModel:
             backend.InferenceResponse(error=backend.TritonError(text, code)),
             flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
         )
+
+    def _step_log(self) -> StepLog:
+        folder = os.environ.get(VARIABLE)
+        if not folder:
+            return StepLog()
+        return StepLog(also=StepFile(step_file(Path(folder), self._name), self._error).add)
 
     def _page(self, scheduler: Scheduler, version: str) -> MetricsPage | None:
         try:

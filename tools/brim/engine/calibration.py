@@ -104,12 +104,12 @@ def calibrate(
     conditions: dict[str, Any] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Run the design once, and again while there is time.
+    """Run the design, and again while there is time.
 
     Args:
         engine: without sequences.
         max_sequences: seats of the service.
-        budget_s: after the first pass, no part of the design begins later.
+        budget_s: no part of the design begins later, but for the first one.
         most_passes: how often the design is run at most; None for as often as there is time.
         seed: of prompts and of the order.
         clock: for the steps; the machine's when absent.
@@ -127,9 +127,11 @@ def calibrate(
     bench.measure(parts[0])  # what comes first takes longer, whatever its shape
     steps: Timed = []
     passes = 0
-    while passes != most_passes and (not passes or monotonic() - began_s < budget_s):
-        for place in rng.permutation(len(parts)).tolist():
-            if passes and monotonic() - began_s >= budget_s:
+    while passes != most_passes and (not steps or monotonic() - began_s < budget_s):
+        # The first time from short to long, so that what there is no time for is the longest.
+        order = rng.permutation(len(parts)).tolist() if passes else range(len(parts))
+        for place in order:
+            if steps and monotonic() - began_s >= budget_s:
                 break
             steps += bench.measure(parts[place])
         passes += 1

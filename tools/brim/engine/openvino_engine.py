@@ -7,6 +7,9 @@ What the pipeline does, as found by trying release 2026.4.1:
 - It takes a number twice without a word, tokens beyond its vocabulary, and lengths beyond its cache; whoever calls ``add``
   has checked them (``brim.engine.admission``).
 - Its reader of quantised GGUF files loses precision, so the export gives it an F16 file.
+- Of a sequence it tells tokens and a status, and nothing of the numbers behind them. So values that are not finite cannot be
+  seen here, neither refused nor kept out of the prefix cache: weights that make some are what the export's gate ``parity``
+  is for, and options that would (a temperature or a penalty that is not finite) are refused before ``add``.
 """
 
 from __future__ import annotations

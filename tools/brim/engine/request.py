@@ -109,6 +109,9 @@ class RequestReader:
                 hint="leave exclude_input_in_output out, or set stream to false",
             )
         sampling = read_options(tensors.get("sampling_parameters"), named, vocabulary=self._limits.vocabulary)
+        if "text_input" not in tensors:
+            # Triton counts optional inputs, too, so it lets a request pass that has enough of those.
+            raise InputError("text_input is missing", hint="send the prompt as the input text_input")
         text, tokens = self._prompt(tensors["text_input"])
         wanted = Wanted(
             stream=stream,

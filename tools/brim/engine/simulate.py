@@ -23,6 +23,7 @@ from brim.errors import InputError
 FIRST_OWN_TOKEN = 2
 """Token 0 ends texts, token 1 is what texts and shared prompts are made of; call n's own tokens are n + this."""
 SHARED_TOKEN = 1
+MOST_JITTER = 5.0
 Factor = Callable[[], float]
 
 
@@ -112,7 +113,15 @@ def _replay(
 
 
 def _factors(sigma: float, seed: int) -> Factor:
-    """Endless lognormal factors of mean 1; all 1 without a spread."""
+    """Endless lognormal factors of mean 1; all 1 without a spread.
+
+    Raises:
+        InputError: the spread is none.
+    """
+    if not 0 <= sigma <= MOST_JITTER:
+        raise InputError(
+            f"jitter is {sigma}; 0 to {MOST_JITTER:g} is expected", hint="0.1 makes steps vary by a tenth or so"
+        )
     if sigma == 0:
         return lambda: 1.0
     rng = np.random.default_rng(seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,8 +64,16 @@ class LoggedStep:
 class StepLog:
     """The newest steps, in order."""
 
-    def __init__(self, most_entries: int = DEFAULT_ENTRIES) -> None:
-        """Empty."""
+    def __init__(
+        self, most_entries: int = DEFAULT_ENTRIES, *, also: Callable[[LoggedStep], None] | None = None
+    ) -> None:
+        """Empty.
+
+        Args:
+            most_entries: that are kept.
+            also: given every entry, too.
+        """
+        self._also = also
         self._entries: deque[LoggedStep] = deque(maxlen=most_entries)
         self._steps = 0
 
@@ -90,3 +98,5 @@ class StepLog:
         """One more."""
         self._entries.append(entry)
         self._steps += 1
+        if self._also is not None:
+            self._also(entry)

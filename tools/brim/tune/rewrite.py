@@ -59,7 +59,11 @@ def rewrite(project: Project, service: Service, setting: Setting, gateway: Deriv
             f"{path}: batching, instances and runtime cannot be rewritten: {'; '.join(one.message for one in findings) or 'aliases?'}",
             hint=f"write the setting into it by hand: {setting}",
         )
-    texts = {path: after, **generated(project.model_repository, changed)}
+    return difference(project, {path: after, **generated(project.model_repository, changed)})
+
+
+def difference(project: Project, texts: dict[Path, str]) -> Rewrite:
+    """What is new of these texts."""
     new = {file: text for file, text in texts.items() if not file.is_file() or file.read_bytes() != text.encode()}
     return Rewrite(new, "".join(_diff(file, text, project.root) for file, text in new.items()))
 
@@ -94,16 +98,13 @@ def service_text(text: str, service: Service, setting: Setting, gateway: Derived
     wanted = _wanted(service, setting, gateway)
     if wanted == service:
         return text
-    yaml = YAML(typ="rt")
-    yaml.preserve_quotes = True
-    yaml.width = LONG_LINE
-    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml = round_trip()
     document = yaml.load(text)
-    _set_batching(_block(document, "batching"), service, wanted, gateway)
+    _set_batching(block_of(document, "batching"), service, wanted, gateway)
     if wanted.instances != service.instances:
         _set_instances(document, wanted.instances[0])
     if wanted.runtime != service.runtime:
-        _set_runtime(_block(document, "runtime"), service, wanted)
+        _set_runtime(block_of(document, "runtime"), service, wanted)
     for key in ("batching", "runtime"):
         if key in document and not document[key] and key not in service.model_fields_set:
             del document[key]
@@ -112,7 +113,16 @@ def service_text(text: str, service: Service, setting: Setting, gateway: Derived
     return written.getvalue()
 
 
-def _block(document: CommentedMap, key: str) -> CommentedMap:
+def round_trip() -> YAML:
+    """Reads and writes service files so that comments, quotes and order stay."""
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = LONG_LINE
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
+
+
+def block_of(document: CommentedMap, key: str) -> CommentedMap:
     """A block of the file; an empty one is put at the end where there is none."""
     if not isinstance(document.get(key), CommentedMap):
         document[key] = CommentedMap()

@@ -16,6 +16,7 @@ import typer
 from brim.cli.output import put, say
 from brim.config.files import needed_files
 from brim.config.generate import Profile, models_of, profiles_of
+from brim.config.generation import LANGUAGE_MODEL_RECORD
 from brim.errors import InputError, ModelFileError
 from brim.gateway.admission import admissions
 from brim.gateway.clusters import MOST_REQUESTS
@@ -33,6 +34,7 @@ from brim.service.load import find_services
 from brim.service.samples import Row, sample_rows
 from brim.service.schema import Service
 from brim_export.artifact import ARTIFACT_NAME, verify
+from brim_export.language_model_record import LanguageModelRecord
 from brim_export.service_export import VERSION
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Chosen by the system when absent.")]
@@ -87,9 +89,11 @@ def require_artifacts(project: Project, services: Sequence[Service], profile: Pr
             if not path.is_file() or path.stat().st_size == 0:
                 state = "is empty" if path.is_file() else "is missing"
                 faults.append(f"{path.relative_to(project.root)} {state}: `{remedy}` makes it")
-        if (folder / VERSION / ARTIFACT_NAME).is_file():
+        # What a language model's folder holds is told by another record.
+        check = verify if service.generation is None else LanguageModelRecord.verified
+        if (folder / VERSION / (ARTIFACT_NAME if service.generation is None else LANGUAGE_MODEL_RECORD)).is_file():
             try:
-                verify(folder / VERSION)
+                check(folder / VERSION)
             except ModelFileError as error:
                 faults.append(f"{error.message}: `brim export {service.name} --force` makes it anew")
     if faults:

@@ -19,6 +19,7 @@ from brim.engine.simulate import closed_loop, open_loop
 from brim.engine.simulated import Simulated
 from brim.engine.static_batching import simulate_static
 from brim.engine.step_time import read_step_time
+from brim.engine.traffic import MOST_REQUESTS
 from brim.errors import InputError, MissingTool
 from brim.measure.arrivals import read_trace
 from brim.measure.text.lengths import mix_of
@@ -97,7 +98,7 @@ def simulate_text(
     step_time = read_step_time(options.step_time)
     rng = np.random.default_rng(seed)
     sent_us = _times(load, service if options.service else None, rng)
-    count = (load.requests or REQUESTS) if sent_us is None else len(sent_us)
+    count = _count(load) if sent_us is None else len(sent_us)
     mix = mix_of(options.prompts or SHAREGPT, options.texts or SHAREGPT, context_tokens=limits.context_tokens)
     calls = mix.draw(count, rng, context_tokens=limits.context_tokens, batch_share=_batch_share(options, service))
     began_ns = perf_counter_ns()
@@ -179,11 +180,18 @@ def _times(load: Load, service: Service | None, rng: np.random.Generator) -> Seq
             raise InputError("no load is given", hint="give --rate, --trace or --concurrency, or name a service")
         rate = service.traffic.rate_per_s
         arrival = arrival or (Arrival.BURSTY if service.traffic.arrival.value == Arrival.BURSTY.value else None)
-    count = REQUESTS if load.requests is None else load.requests
+    count = _count(load)
     if arrival is Arrival.CONSTANT:
         return [int(at_us) for at_us in constant(rate, count)]
     drawn = bursty(rate, count, rng) if arrival is Arrival.BURSTY else poisson(rate, count, rng)
     return [int(at_us) for at_us in drawn]
+
+
+def _count(load: Load) -> int:
+    count = REQUESTS if load.requests is None else load.requests
+    if not 1 <= count <= MOST_REQUESTS:
+        raise InputError(f"{count} requests; 1..{MOST_REQUESTS} can be simulated", hint="a longer run adds little")
+    return count
 
 
 def _batch_share(options: TextOptions, service: Service) -> float:

@@ -21,6 +21,7 @@ from brim.bench.fit import fit_padding
 from brim.cli.app import JsonFlag
 from brim.cli.commands.isolate import good_rows
 from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_on_signal
+from brim.cli.commands.tune_text import refuse_for_batchers, tune_text
 from brim.cli.output import put, put_answer, say, table_text
 from brim.config.files import config_path, differences
 from brim.config.generate import Profile
@@ -28,6 +29,7 @@ from brim.errors import CouldNotTell, InputError
 from brim.measure.batch_time_run import FILE_NAME as BATCH_TIME_FILE
 from brim.measure.plan import Protocol, usable_cores
 from brim.measure.sweep import read_config
+from brim.measure.text.lengths import EXPECTED
 from brim.paths import Project, find_project
 from brim.runtime.session import cores
 from brim.server.embedded import EmbeddedServer
@@ -43,12 +45,14 @@ from brim.tune.refit import served_of, with_service_times
 from brim.tune.rewrite import rewrite
 from brim.tune.run import Run
 from brim.tune.server_bench import ServerBench, ceiling_per_s
+from brim.tune.text.tuning import Effort as TextEffort
 from brim.tune.tuning import Tuning
 from brim.tune.tuning import tune as tune_service
 from brim.tune.verify import MOST_SETTINGS, Effort, usual_run_us
 from brim.tune.weigh import weigh
 from brim.units import ms_to_us, us_to_ms
 
+USUAL_TEXT_RUN_US = TextEffort().run_us
 CHOICE_FILE = "choice.json"
 RUNS_FILE = "measurements.jsonl"
 INTERRUPTED = 130
@@ -67,22 +71,62 @@ def tune(
     repeats: Annotated[int, typer.Option(min=1, max=3, help="How often each of them is measured.")] = 2,
     run_ms: Annotated[
         int | None,
-        typer.Option(min=200, max=20_000, help="Length of one run; six times the SLO, 2 to 5 s, when absent."),
+        typer.Option(
+            min=200,
+            max=120_000,
+            help="Length of one run; six times the SLO, 2 to 5 s, when absent; of a language model 20 s.",
+        ),
     ] = None,
-    tau_budget_ms: Annotated[int, typer.Option(min=500, max=60_000, help="Time for measuring batch times.")] = 15_000,
+    tau_budget_ms: Annotated[
+        int, typer.Option(min=500, max=60_000, help="Time for measuring batch times; of a language model, step times.")
+    ] = 15_000,
     budget_s: Annotated[
         int, typer.Option(min=10, max=7_200, help="After this time no setting is measured again, and no further one.")
     ] = 300,
     protocol: Annotated[
         Protocol, typer.Option(help="How requests travel; over HTTP the generator needs less of the machine.")
     ] = Protocol.HTTP,
+    step_time: Annotated[
+        Path | None, typer.Option(help="Language model: what steps take; measured when absent.")
+    ] = None,
+    prompts: Annotated[
+        str | None, typer.Option(help=f"Language model: lengths of prompts: {EXPECTED}; sharegpt when absent.")
+    ] = None,
+    texts: Annotated[str | None, typer.Option(help="Language model: the same of texts.")] = None,
+    kv_blocks_max: Annotated[
+        int | None,
+        typer.Option(min=1, help="Language model: largest KV cache; as the service file says when absent."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="For everything that is drawn.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for choice.json and the measurements.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Choose preferred sizes, queue delay and instances for the SLO and the traffic of a service. Exit 1 when nothing meets it."""
+    """Choose preferred sizes, queue delay and instances for the SLO and the traffic of a service; of a language model, tokens
+    of a step, texts at once, KV cache and what of it the batch class keeps. Exit 1 when nothing meets it."""
     project = find_project()
     service = find_service(project.services, name)
+    folder = out or project.runs / f"tune-{service.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    if service.generation is not None:
+        if apply:
+            _check_committed(project, service)
+        return tune_text(
+            project,
+            service,
+            folder,
+            effort=TextEffort(settings, repeats, USUAL_TEXT_RUN_US if run_ms is None else ms_to_us(run_ms)),
+            step_time=step_time,
+            prompts=prompts,
+            texts=texts,
+            most_blocks=kv_blocks_max,
+            calibration_s=tau_budget_ms / 1_000,
+            budget_s=budget_s,
+            seed=seed,
+            apply=apply,
+            as_json=as_json,
+        )
+    refuse_for_batchers(
+        {"--step-time": step_time, "--prompts": prompts, "--texts": texts, "--kv-blocks-max": kv_blocks_max}
+    )
     require_artifacts(project, [service], Profile.DEFAULT)
     if apply:
         _check_committed(project, service)
@@ -93,7 +137,6 @@ def tune(
         settings=settings,
         ceiling_per_s=ceiling_per_s(protocol),
     )
-    folder = out or project.runs / f"tune-{service.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RUNS_FILE).write_bytes(b"")
     began = monotonic()

@@ -16,6 +16,8 @@ from brim.cli.commands.serve import Port, canaries, new_log, require_artifacts, 
 from brim.cli.output import people, put, put_answer, say
 from brim.cli.self_check import Verdict, self_check
 from brim.cli.status_line import StatusLine
+from brim.cli.text_clients import text_curl_lines, text_python_lines
+from brim.cli.text_self_check import text_self_check
 from brim.config.files import write_configs
 from brim.config.generate import Profile
 from brim.errors import AnswerIsNo, ServerFailed
@@ -28,7 +30,8 @@ from brim.server.logs import log_tail
 from brim.server.watch import watch
 from brim.service.load import find_services
 from brim.service.schema import Service
-from brim_export.service_export import export_service
+from brim_export.language_model_record import LanguageModelRecord
+from brim_export.service_export import VERSION, export_service
 
 
 def up(
@@ -58,16 +61,15 @@ def up(
         ) as server:
             say("[5/5] self-check: real requests, every answer compared")
             for service in services:
-                found = _checked(server, service)
+                found = _checked(project, server, service)
                 verdicts += found
                 for verdict in found:
                     say(f"      {_line(verdict)}")
                     for fault in verdict.faults:
                         say(f"        {fault}")
             wrong = [verdict for verdict in verdicts if not verdict.ok]
-            batched = [service for service in services if service.generation is None]
-            if batched and not as_json:
-                _show_clients(server, batched)
+            if not as_json:
+                _show_clients(server, services)
             if once or wrong:
                 say(
                     "the self-check found wrong answers; stopping"
@@ -81,11 +83,11 @@ def up(
     return 0 if all(verdict.ok for verdict in verdicts) else 1
 
 
-def _checked(server: EmbeddedServer, service: Service) -> list[Verdict]:
-    if service.generation is not None:
-        say(f"      {service.name}: its export was held against torch, and it has answered its first sample")
-        return []
+def _checked(project: Project, server: EmbeddedServer, service: Service) -> list[Verdict]:
     try:
+        if service.generation is not None:
+            record = LanguageModelRecord.load(project.model_repository / service.name / VERSION)
+            return text_self_check(server.endpoint, service, record)
         return self_check(server.endpoint, service)
     except NO_ANSWER as error:
         raise ServerFailed(
@@ -138,9 +140,10 @@ def _shown(path: Path) -> Path:
 def _line(verdict: Verdict) -> str:
     sizes = ", ".join(f"{count}x{size}" for size, count in sorted(verdict.executions_by_size.items()))
     callers = "alone" if verdict.callers == 1 else f"{verdict.callers} at once"
+    batches = f"; batches: {sizes}" if sizes else ""
     return (
         f"{verdict.service} {verdict.protocol:4} {callers:11} {verdict.right}/{verdict.asked} right "
-        f"(against {verdict.reference}); batches: {sizes}"
+        f"(against {verdict.reference}){batches}"
     )
 
 
@@ -161,8 +164,15 @@ def _show_clients(server: EmbeddedServer, services: Sequence[Service]) -> None:
     endpoint = server.endpoint
     put(f"\nHTTP     http://{endpoint.http}\ngRPC     {endpoint.grpc}\nmetrics  http://{endpoint.metrics}/metrics")
     for service in services:
-        put(f"\n# {service.name}: curl\n{curl_line(endpoint, service)}")
-    shortest = min(services, key=lambda service: len(curl_line(endpoint, service)))
+        lines = curl_line if service.generation is None else text_curl_lines
+        put(f"\n# {service.name}: curl\n{lines(endpoint, service)}")
+    for service in services:
+        if service.generation is not None:
+            put(f"\n# {service.name}: tritonclient, gRPC stream\n{text_python_lines(endpoint, service)}")
+    batched = [service for service in services if service.generation is None]
+    if not batched:
+        return
+    shortest = min(batched, key=lambda service: len(curl_line(endpoint, service)))
     put(f"\n# {shortest.name}: tritonclient, gRPC\n{python_lines(endpoint, shortest, asynchronous=False)}")
     put(
         f"\n# {shortest.name}: tritonclient, HTTP with asyncio\n{python_lines(endpoint, shortest, asynchronous=True)}\n"

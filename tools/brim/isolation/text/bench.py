@@ -173,9 +173,10 @@ class TextBench:
         async def make(line: TextCallers, call: Call) -> None:
             nonlocal hung
             number, heard = flights.leave(call.request(self.model)), Heard()
+            call = call.named(f"{prefix}-{number}")
             spoken.append((call, heard))
             try:
-                await self.speak(line, call.named(f"{prefix}-{number}"), heard)
+                await self.speak(line, call, heard)
             finally:
                 flights.land(number)
                 hung += is_hung(call, heard)

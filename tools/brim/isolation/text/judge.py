@@ -16,6 +16,8 @@ TELLING = 20
 """Characters of a text that show whose it is; fewer can be the same by chance."""
 _VARIES = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 """Numbers and ids in a refusal, which differ from one time to the next."""
+_ID = re.compile(r"\[request id: (.*?)\] ?")
+"""With which Triton's core begins some of its refusals."""
 
 
 def is_hung(call: Call, heard: Heard) -> bool:
@@ -42,6 +44,11 @@ def judge_text(
         return Judgement(Verdict.WRONG, f"shows {leaked[0]}, which stands in another caller's prompt: {_shown(said)}")
     if heard.strange:
         return Judgement(Verdict.WRONG, "; ".join(heard.strange[:2]))
+    told = _ID.match(heard.error)
+    if told and call.ask.request_id and told[1] != call.ask.request_id:
+        return Judgement(
+            Verdict.WRONG, f"its error carries the id {told[1]!r}, the request had {call.ask.request_id!r}"
+        )
     alone = call.alone
     if heard.error == LEFT:
         if alone is not None and not alone.text.startswith(heard.text):
@@ -67,9 +74,13 @@ def _judge_error(alone: Alone | None, error: str) -> Judgement:
         return Judgement(Verdict.OWN_ERROR)
     if not alone.refusal:
         return Judgement(Verdict.NEIGHBOUR_ERRORS, f"answered alone, in company an error: {error}")
-    if _VARIES.sub("#", alone.refusal) != _VARIES.sub("#", error):
+    if _same_each_time(alone.refusal) != _same_each_time(error):
         return Judgement(Verdict.NEIGHBOUR_ERRORS, f"alone refused with {alone.refusal!r}, in company with {error!r}")
     return Judgement(Verdict.OWN_ERROR)
+
+
+def _same_each_time(error: str) -> str:
+    return _VARIES.sub("#", _ID.sub("", error, count=1))
 
 
 def _judge_answer(alone: Alone, heard: Heard, owners: Mapping[str, str]) -> Judgement:

@@ -76,7 +76,7 @@ def run_text_suite(
     checks = chosen(options.checks)
     bench = TextBench(endpoint, model, options, own=own, supervisor=supervisor, on_count=on_count)
     on_progress(f"asking {model} for texts alone, for reference")
-    pool, alone_us = _pool(bench)
+    pool, alone_us = reference_pool(bench)
     bench.good = min(pool, key=lambda call: (call.alone.output_tokens or 0) if call.alone else 0)
     results: list[Result] = []
     last = ""
@@ -94,8 +94,13 @@ def run_text_suite(
     return results
 
 
-def _pool(bench: TextBench) -> tuple[list[Call], int]:
-    """Good calls with what each gets alone, asked twice, and how long one takes, the median."""
+def reference_pool(bench: TextBench) -> tuple[list[Call], int]:
+    """Good calls with what each gets alone, asked twice, and how long one takes, the median.
+
+    Raises:
+        ServerFailed: none is answered.
+        CouldNotTell: texts move by themselves, or all are alike.
+    """
     options = bench.options
     count = min(POOL_CALLS, max(LEAST_CALLS, round(options.requests * POOL_SHARE)))
     calls = [Call(ask) for ask in good_asks(count, np.random.default_rng(options.seed))]

@@ -94,9 +94,8 @@ def _measure(target: Target, plan: TextPlan, load: int | Schedule, key: str) -> 
     calls = plan.calls(load)
     words_seed = secrets.token_hex(8)
     before, after, run = asyncio.run(_run(target, plan, load, calls, words_seed))
-    if not run.whole.outcomes.counts[Outcome.ANSWERED]:
-        # Nothing was answered, so it may be gone.
-        ask_target(target.endpoint, target.model)
+    # What came of a server that has ended is no measurement.
+    ask_target(target.endpoint, target.model)
     change = Difference(before, after) if before is not None and after is not None else None
     provenance = TextProvenance(
         command=list(plan.command),

@@ -1,7 +1,7 @@
 """perf_analyzer's streaming mode against a language model: a second generator, for a cross-check.
 
 Release 2.60.0 speaks to a decoupled model (``-i grpc --streaming``). It announces that it takes the first response for its
-latency, and reports the last one's (seen: a p50 of 648 ms where its own export has first responses at 188 ms and last ones at
+latency, and reports the last one's (seen: a p50 of 648 ms where its own export has first responses at 215 ms and last ones at
 648 ms). So nothing of its report is used: its export has the time of every request and response and the outputs,
 and from those the times are taken by the same definitions as from Brim's own callers.
 """

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from brim.engine.lifecycle import RequestClass
+from brim.engine.request import CLASS_PARAMETER
 from brim.engine.traffic import Call
 from brim.measure.accounting import LATE_US, Outcome, Reply
 from brim.measure.histogram import Latencies
@@ -72,7 +73,7 @@ class TextLoad:
         """The request of that number."""
         call = self.calls[number % len(self.calls)]
         options = {"max_tokens": call.max_tokens, "ignore_eos": True, "temperature": 0}
-        named = {"brim_class": self.classes[call.kind]} if self.classes else {}
+        named = {CLASS_PARAMETER: self.classes[call.kind]} if self.classes else {}
         return Ask(self.prompts.prompt(call, number), options, named)
 
 
