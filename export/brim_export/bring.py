@@ -53,7 +53,11 @@ def check_name(project: Project, name: str) -> None:
 
 def recorded_path(project: Project, path: Path) -> str:
     """How the service file names an ONNX file: relative to the checkout when it lies inside."""
-    whole = path.resolve()
+    return from_checkout(project, path.resolve())
+
+
+def from_checkout(project: Project, whole: Path) -> str:
+    """An absolute path as service files write it: relative to the checkout when it lies inside."""
     return str(whole.relative_to(project.root)) if whole.is_relative_to(project.root) else str(whole)
 
 

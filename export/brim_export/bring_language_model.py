@@ -17,7 +17,7 @@ from brim.engine.template import MODEL_PY
 from brim.errors import InputError
 from brim.paths import Project
 from brim.service.load import check_text
-from brim_export.bring import check_name, put_in_place, recorded_path
+from brim_export.bring import check_name, from_checkout, put_in_place
 from brim_export.gates import GateResult
 from brim_export.generation_defaults import GenerationDefaults, generation_defaults
 from brim_export.language_model import export_language_model
@@ -63,7 +63,7 @@ def bring_language_model(
     """
     check_name(project, name)
     if not PACKAGED.fullmatch(written):
-        written = recorded_path(project, Path(written))
+        written = _recorded(project, Path(written))
     if not written.isprintable():
         raise InputError(f"the path {written!r} cannot stand in a service file", hint="rename the file or its folder")
     source = find_source(written, project.root)
@@ -82,6 +82,12 @@ def bring_language_model(
         (staged / VERSION / "model.py").write_text(MODEL_PY, encoding="utf-8")
         write_configs(temporary, service)
         return gates, put_in_place(project, name, temporary, [name], text)
+
+
+def _recorded(project: Project, path: Path) -> str:
+    # A linked file keeps its own name: the cache of the Hugging Face hub links files to others without a suffix.
+    whole = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+    return from_checkout(project, whole)
 
 
 def service_text(name: str, source: LanguageModelSource, defaults: GenerationDefaults) -> str:

@@ -42,14 +42,17 @@ def model() -> Tiny:
 
 @pytest.fixture(scope="module")
 def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GGUF file of a llama whose layers are in 8 bits."""
+    """A GGUF file of a llama whose layers are in 8 bits, linked as the cache of the Hugging Face hub links its files."""
     llama = tiny()
     kinds = {
         name: gguf.GGMLQuantizationType.Q8_0
         for name, values in gguf_tensors(llama.module).items()
         if values.ndim == 2 and name.startswith("blk.")
     }
-    return save_gguf(tmp_path_factory.mktemp("file") / "tiny.gguf", llama, kinds=kinds)
+    folder = tmp_path_factory.mktemp("file")
+    save_gguf(folder / "0123abcd", llama, kinds=kinds)
+    (folder / "tiny.gguf").symlink_to("0123abcd")
+    return folder / "tiny.gguf"
 
 
 def empty_project(root: Path) -> Project:
