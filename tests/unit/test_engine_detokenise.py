@@ -80,6 +80,10 @@ def test_what_cannot_become_a_stop_string_any_more_is_shown_at_once() -> None:
     assert [stream.push([byte]) for byte in b"a STep"] == ["a", " ", "", "", "STe", "p"]
 
 
+def test_a_row_of_the_model_that_is_no_token_stands_for_no_text() -> None:
+    assert read(TextStream(BYTES), [[97, 256], [100_000], [98]]) == ["a", "", "b", ""]
+
+
 def test_special_tokens_are_empty_and_parts_of_characters_are_kept() -> None:
     vocabulary = {b"hi": 0, b"<|end|>": 1, b"\xc3": 2, b"\xa9": 3}
     said = {0: "hi", 1: "", 2: "\ufffd", 3: ""}

@@ -76,10 +76,10 @@ class TextStream:
     def push(self, tokens: Iterable[int]) -> str:
         """What the tokens add to the text, as far as it can be shown.
 
-        Raises:
-            IndexError: a token is not in the table.
+        A model may have more rows than its tokenizer has tokens; such a row can be drawn, and stands for no text.
         """
-        return self._show(self._decoder.decode(b"".join([self._table[token] for token in tokens])), final=False)
+        known = [self._table[token] for token in tokens if token < len(self._table)]
+        return self._show(self._decoder.decode(b"".join(known)), final=False)
 
     def finish(self) -> str:
         """What was held back: no token comes any more. An unfinished character becomes U+FFFD."""
