@@ -107,3 +107,8 @@ def test_options_over_the_wire_have_the_same_ranges(name: str) -> None:
         else:
             with pytest.raises(InputError, match=name):
                 read_options(options, {}, vocabulary=1000)
+
+
+def test_a_limit_is_told_to_the_last_digit() -> None:
+    (found,) = request_findings(sampled(seed=LARGEST_SEED + 1), LIMITS)
+    assert "from 0 to 18446744073709551615" in found.message

@@ -35,7 +35,7 @@ class Range:
 
     def __str__(self) -> str:
         """As it stands in a message."""
-        low, high = (f"{bound:.0f}" if self.whole else f"{bound:g}" for bound in (self.low, self.high))
+        low, high = (str(int(bound)) if self.whole else f"{bound:g}" for bound in (self.low, self.high))
         kind = "a whole number" if self.whole else "a number"
         return f"{kind} {'above' if self.above_low else 'from'} {low} {'and below' if self.below_high else 'to'} {high}"
 
