@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -77,11 +78,24 @@ def cases() -> Path:
 
 @pytest.fixture(scope="session")
 def exported(checkout: Path) -> Project:
-    """The checkout with both shipped models exported. An export that is up to date is kept."""
+    """The checkout with both shipped models that answer a batch exported. An export that is up to date is kept."""
+    return _with_exports(checkout, ["text_embedding", "image_classifier"])
+
+
+@pytest.fixture(scope="session")
+def exported_text(checkout: Path) -> Project:
+    """The checkout with the shipped language model exported. An export that is up to date is kept."""
+    return _with_exports(checkout, ["text_generation"])
+
+
+def _with_exports(checkout: Path, names: list[str]) -> Project:
     project = Project(checkout)
-    for service in find_services(project.services, ["text_embedding", "image_classifier"]):
-        result = export_service(project, service)
-        if result is not None:
-            require(result)
-        assert differences(project.model_repository, service) == []
+    # Several workers need the same: one of them makes it, the others wait and find it.
+    with (project.cache_folder() / "test-exports.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for service in find_services(project.services, names):
+            result = export_service(project, service)
+            if result is not None:
+                require(result)
+            assert differences(project.model_repository, service) == []
     return project

@@ -129,7 +129,7 @@ def test_every_block_has_a_known_language(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if any(kind in RUN for kind, _ in blocks(name))])
-def test_blocks_run(document: str, exported: Project, tmp_path: Path) -> None:
+def test_blocks_run(document: str, exported: Project, exported_text: Project, tmp_path: Path) -> None:
     reader = Reader(copy_of(exported.root, tmp_path))
     try:
         for language, text in blocks(document):

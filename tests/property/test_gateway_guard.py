@@ -98,7 +98,9 @@ def test_any_json_object_passes_where_a_model_makes_sense_of_it_itself(
     document: dict[str, object], spread: bool
 ) -> None:
     text = json.dumps(document, ensure_ascii=False, indent=1 if spread else None)
-    assert GUARD("/v2/models/m/generate", text.encode()).status is None
+    plain = all(json.dumps(key, ensure_ascii=False) == f'"{key}"' for key in document)
+    # A key of the request itself is an input or a parameter, and two readers may understand one with an escape differently.
+    assert GUARD("/v2/models/m/generate", text.encode()).status == (None if plain else 400)
 
 
 @given(values)

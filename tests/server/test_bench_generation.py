@@ -7,18 +7,15 @@ from pathlib import Path
 from brim.bench.generation import Effort, generation
 from brim.paths import Project
 from brim.service.load import find_service
-from brim_export.service_export import export_service
 
 EFFORT = Effort(rounds=1, streams=4, tokens=8, long_words=300, capacity_s=1, overload_s=3, slices=1)
 
 
-def test_every_part_is_measured_and_every_request_accounted_for(checkout: Path, tmp_path: Path) -> None:
-    project = Project(checkout)
-    service = find_service(project.services, "text_generation")
-    export_service(project, service)
+def test_every_part_is_measured_and_every_request_accounted_for(exported_text: Project, tmp_path: Path) -> None:
+    service = find_service(exported_text.services, "text_generation")
     said: list[str] = []
     found = generation(
-        project, service, log_file=tmp_path / "triton.log", effort=EFFORT, on_progress=said.append
+        exported_text, service, log_file=tmp_path / "triton.log", effort=EFFORT, on_progress=said.append
     ).as_json()
     figures = found["figures"]
     assert isinstance(figures, dict)

@@ -30,7 +30,7 @@ from brim.server.options import ServerOptions
 from brim.service.load import find_service
 from brim.service.samples import sample_rows
 from brim.service.schema import Service
-from brim_export.service_export import export_service, out_folder
+from brim_export.service_export import out_folder
 from tests.server.test_cases_isolation import until
 from tests.server.test_gateway import counters
 from tests.server.text_callers import MODEL, WAIT_S, metric
@@ -50,10 +50,10 @@ def service(checkout: Path) -> Service:
 
 
 @pytest.fixture(scope="module")
-def server(checkout: Path, service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    project = Project(checkout)
-    result = export_service(project, find_service(project.services, MODEL))
-    assert result is None or result.ok, result.gates
+def server(
+    exported_text: Project, service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedServer]:
+    project = exported_text
     folder = tmp_path_factory.mktemp("text")
     for path, text in generated(folder / "models", service, [Profile.DEFAULT]).items():
         path.parent.mkdir(parents=True, exist_ok=True)

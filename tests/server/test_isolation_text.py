@@ -14,7 +14,6 @@ from brim.paths import Project
 from brim.server.embedded import EmbeddedServer, ServerOptions
 from brim.service.load import find_service
 from brim.service.samples import sample_rows
-from brim_export.service_export import export_service
 from tests.server.text_callers import MODEL
 
 CHECKS = ("identity", "streams", "stop_strings", "refused_neighbours", "caller_gone", "secrets", "order")
@@ -23,14 +22,12 @@ PATIENT_S = 30.0
 
 
 def test_text_generation_keeps_its_callers_apart(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported_text: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # How soon blocks are free is measured elsewhere, on a quiet machine.
     monkeypatch.setattr(checks, "FREED_S", PATIENT_S)
-    project = Project(checkout)
+    project = exported_text
     service = find_service(project.services, MODEL)
-    exported = export_service(project, service)
-    assert exported is None or exported.ok, exported.gates
     with (
         patient_repository(project.model_repository, MODEL) as repository,
         EmbeddedServer(

@@ -17,7 +17,6 @@ from brim.server.endpoint import Endpoint
 from brim.server.options import ServerOptions
 from brim.service.load import find_service
 from brim.service.samples import sample_rows
-from brim_export.service_export import export_service
 from tests.conftest import Brim
 from tests.server.text_callers import MODEL, metric
 
@@ -25,11 +24,9 @@ SHORT = ("--prompts", "12", "--texts", "3")
 
 
 @pytest.fixture(scope="module")
-def endpoint(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    project = Project(checkout)
+def endpoint(exported_text: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    project = exported_text
     service = find_service(project.services, MODEL)
-    result = export_service(project, service)
-    assert result is None or result.ok, result.gates
     with EmbeddedServer(
         project.model_repository,
         [MODEL],

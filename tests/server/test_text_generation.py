@@ -35,7 +35,7 @@ from brim.service.samples import sample_rows
 from brim_export.language_model_record import LanguageModelRecord
 from brim_export.language_model_source import find_source
 from brim_export.llama_reference import LlamaReference
-from brim_export.service_export import export_service, out_folder
+from brim_export.service_export import out_folder
 from tests.server.text_callers import MODEL, WAIT_S, Stream, metric, post
 
 GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -55,12 +55,9 @@ class Text(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def project(checkout: Path) -> Project:
+def project(exported_text: Project) -> Project:
     """The checkout with the language model exported."""
-    project = Project(checkout)
-    result = export_service(project, find_service(project.services, MODEL))
-    assert result is None or result.ok, result.gates
-    return project
+    return exported_text
 
 
 @pytest.fixture(scope="module")

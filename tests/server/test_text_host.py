@@ -29,7 +29,7 @@ from brim.server.model_control import NO_ENGINE, ModelControl
 from brim.server.options import ServerOptions
 from brim.service.load import find_service
 from brim.service.samples import sample_rows
-from brim_export.service_export import export_service, out_folder
+from brim_export.service_export import out_folder
 from tests.server import story_model
 from tests.server.story_model import BLOCK_TOKENS, LAST_WORDS, story
 from tests.server.text_callers import MODEL, WAIT_S, Stream, metric, post
@@ -299,11 +299,9 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def test_an_engine_that_is_killed_is_replaced_and_goes_with_its_stub(checkout: Path, tmp_path: Path) -> None:
-    project = Project(checkout)
+def test_an_engine_that_is_killed_is_replaced_and_goes_with_its_stub(exported_text: Project, tmp_path: Path) -> None:
+    project = exported_text
     service = find_service(project.services, MODEL)
-    result = export_service(project, service)
-    assert result is None or result.ok, result.gates
     assert (out_folder(project, service) / MODEL_NAMES["gguf"]).is_file()
     body = {"text_input": "The capital of France is", "max_tokens": 4, **GREEDY}
     canaries = {MODEL: sample_rows(service)[0]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from brim.engine.traffic import Call
 from brim.paths import Project
 from brim.service.load import find_service
 from brim.tune.text.setting import Setting, engine_arguments, with_setting
-from brim_export.service_export import export_service
 
 SETTING = Setting(chunk_tokens=64, max_sequences=4, kv_blocks=24)
 POLICY = Policy(max_sequences=4, ageing_us={INTERACTIVE: 10**12, BATCH: 10**12})
@@ -28,12 +26,10 @@ CALLS = [Call(100, 4, 4), Call(10, 12, 12), Call(20, 3, 3), Call(150, 2, 2), Cal
 
 
 @pytest.fixture(scope="module")
-def engine(checkout: Path) -> Iterator[EngineProcess]:
+def engine(exported_text: Project) -> Iterator[EngineProcess]:
     """The shipped language model's, with a small cache."""
-    project = Project(checkout)
+    project = exported_text
     service = find_service(project.services, "text_generation")
-    result = export_service(project, service)
-    assert result is None or result.ok, result.gates
     arguments = replace(engine_arguments(project, with_setting(service, SETTING)), context_tokens=256)
     with closing(EngineProcess(arguments)) as engine:
         yield engine
