@@ -41,8 +41,9 @@ def any_limits(chance: Random) -> EngineLimits:
 
 
 def any_policy(chance: Random, limits: EngineLimits) -> Policy:
+    seats = chance.randint(1, min(8, limits.step_tokens - limits.block_tokens + 1))
     return Policy(
-        max_sequences=chance.randint(1, min(8, limits.step_tokens - limits.block_tokens + 1)),
+        max_sequences=seats,
         max_waiting=chance.choice([0, 2, 10, 100]),
         max_waiting_batch=chance.choice([0, 1, 10, 100]),
         chunk_tokens=chance.choice([None, limits.block_tokens, 3 * limits.block_tokens]),
@@ -55,6 +56,7 @@ def any_policy(chance: Random, limits: EngineLimits) -> Policy:
         preempts=chance.random() < 0.8,
         max_preemptions=chance.randint(0, 3),
         batch_kept_share=chance.choice([1.0, 1.0, 0.5, 0.2]),
+        spare_seats=chance.choice([0, min(1, seats - 1), seats - 1]),
     )
 
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 import pytest
 
 from brim.engine import metrics as m
-from brim.engine.admission import Pace, Policy
+from brim.engine.admission import SPARED_FOR_US, Pace, Policy
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.fake import FakeEngine
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
@@ -264,6 +264,32 @@ def test_interactive_requests_get_back_all_but_the_batch_share() -> None:
     assert bench.metrics.value(m.PREEMPTIONS) == 2
     order = [id_ for entry in bench.scheduler.step_log for id_ in entry.ended]
     assert order[:2] == ["i1", "i2"] and set(order[2:5]) == {"b1", "b2", "i3"} and set(order[5:]) == {"b3", "b4"}
+
+
+def test_batch_requests_leave_seats_free_while_interactive_ones_come() -> None:
+    bench = Bench(Policy(max_sequences=4, spare_seats=1, ageing_us={INTERACTIVE: 1, BATCH: 900 * MS}))
+    bench.submit("first", tokens=1)
+    bench.steps(1)
+    for number in range(5):
+        bench.submit(f"b{number}", tokens=20, kind=BATCH)
+    bench.steps(2)
+    assert (bench.metrics.value(m.RUNNING), bench.metrics.value(m.WAITING)) == (3, 2)
+    bench.submit("i", tokens=2)
+    assert Delta("i", (5,)) in bench.steps(1) and bench.metrics.value(m.PREEMPTIONS) == 0
+    bench.clock.now_us += SPARED_FOR_US
+    bench.steps(3)
+    assert (bench.metrics.value(m.RUNNING), bench.metrics.value(m.WAITING)) == (4, 1)
+
+
+def test_who_is_aged_takes_a_spare_seat() -> None:
+    bench = Bench(Policy(max_sequences=2, spare_seats=1, ageing_us={INTERACTIVE: 1, BATCH: 5 * MS}))
+    bench.submit("i", tokens=1)
+    for id_ in ("b1", "b2"):
+        bench.submit(id_, tokens=30, kind=BATCH)
+    bench.steps(4)
+    assert bench.metrics.value(m.RUNNING) == 1
+    bench.steps(4)
+    assert bench.metrics.value(m.RUNNING) == 2
 
 
 @pytest.mark.parametrize(("preempts", "running"), [(True, 3), (False, 2)])
@@ -626,6 +652,8 @@ def test_the_log_shows_two_texts_together_and_a_third_in_the_freed_seat() -> Non
         (Policy(max_sequences=4, batch_kept_share=float("nan")), "batch_kept_share is nan"),
         (Policy(max_sequences=4, batch_kept_share=0.01), "of 32 KV blocks it leaves none"),
         (Policy(max_sequences=4, ageing_us={INTERACTIVE: 1}), "ageing_us lacks"),
+        (Policy(max_sequences=4, spare_seats=4), "spare_seats is 4; of 4 seats"),
+        (Policy(max_sequences=4, spare_seats=-1), "spare_seats is -1"),
         (Policy(max_sequences=4, longest_wait_us={BATCH: -1}), "longest_wait_us of batch is -1"),
     ],
 )

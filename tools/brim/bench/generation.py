@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,8 @@ LONG = Target("TTFT of the long prompt, disturbed / undisturbed", most=1.3)
 REFUSED_US = 50_000
 PERCENTILE = 99.0
 SPEED_WORDS = 10
+COUNTED = ("return_num_output_tokens",)
+"""What the callers of the first part are told beside their text."""
 SHORT_WORDS = 8
 SHORT_TOKENS = 4
 LEAST_INTERACTIVE = 0.99
@@ -164,7 +166,9 @@ def _through_per_s(place: Place, prompts: Sequence[str], tokens: int) -> float:
     async def all_at_once() -> tuple[list[Heard], int]:
         async with TextCallers(place.endpoint, place.service.name) as lines:
             began_us = clock_us()
-            heard = await asyncio.gather(*(lines.ask(ask(prompt, tokens)) for prompt in prompts))
+            heard = await asyncio.gather(
+                *(lines.ask(replace(ask(prompt, tokens), returns=COUNTED)) for prompt in prompts)
+            )
             return heard, clock_us() - began_us
 
     heard, elapsed_us = asyncio.run(all_at_once())

@@ -14,6 +14,8 @@ from brim.units import US_PER_S, us_to_ms
 INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
 SMOOTHING = 0.2
 """Weight of the newest value in a running mean."""
+SPARED_FOR_US = 10 * US_PER_S
+"""After the last interactive request, batch requests leave seats free for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Policy:
             then keeps its seat, and so only as far as ``batch_kept_share`` goes.
         longest_wait_us: a request that waits, or would wait, longer for its seat is refused, by class; a class left out is
             not bounded.
+        spare_seats: seats that batch requests leave free while interactive ones come, so that these begin in the very next
+            step. Without them each has to preempt first, which costs both a step and the batch request a prefill.
         preempts: whether running batch requests make room for interactive ones.
         max_preemptions: after so many, a request is left alone until it ends.
         batch_kept_share: share of the seats and of the KV blocks that batch requests may keep against interactive ones, above 0
@@ -47,6 +51,7 @@ class Policy:
         default_factory=lambda: {INTERACTIVE: 2 * US_PER_S, BATCH: 30 * US_PER_S}, hash=False
     )
     longest_wait_us: dict[RequestClass, int] = field(default_factory=dict, hash=False)
+    spare_seats: int = 0
     preempts: bool = True
     max_preemptions: int = 2
     batch_kept_share: float = 1.0
@@ -74,10 +79,18 @@ class Policy:
             )
 
     def _faults(self, limits: EngineLimits) -> Iterator[str]:
-        for name, least in (("max_sequences", 1), ("max_waiting", 0), ("max_waiting_batch", 0), ("max_preemptions", 0)):
+        for name, least in (
+            ("max_sequences", 1),
+            ("max_waiting", 0),
+            ("max_waiting_batch", 0),
+            ("spare_seats", 0),
+            ("max_preemptions", 0),
+        ):
             value = getattr(self, name)
             if value < least:
                 yield f"{name} is {value}; {least} or more is expected"
+        if self.spare_seats >= max(1, self.max_sequences):
+            yield f"spare_seats is {self.spare_seats}; of {self.max_sequences} seats it leaves none to batch requests"
         if not 0 <= self.long_share <= 1:
             yield f"long_share is {self.long_share}; 0 to 1 is expected"
         if not 0 < self.batch_kept_share <= 1:

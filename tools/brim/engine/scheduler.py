@@ -32,7 +32,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import count
 
-from brim.engine.admission import BATCH, INTERACTIVE, Pace, Policy, misfit, too_late
+from brim.engine.admission import BATCH, INTERACTIVE, SPARED_FOR_US, Pace, Policy, misfit, too_late
 from brim.engine.counting import Counting
 from brim.engine.engine import Engine, Finish, Produced, Sampling, Step
 from brim.engine.entry import Entry, Leaving
@@ -90,6 +90,7 @@ class Scheduler:
         self._promised_blocks = self._promised_seats = 0
         self._aged: set[int] = set()
         self._share_held = False
+        self._interactive_us = -SPARED_FOR_US
         self._numbers = 0
         self._planned: dict[str, int] = {}
         self._pairs = 0
@@ -115,6 +116,8 @@ class Scheduler:
         if request.id in self._entries:
             raise ValueError(f"request id {request.id!r} is in use")
         now_us = self._clock_us()
+        if request.kind is INTERACTIVE:
+            self._interactive_us = now_us
         entry = Entry(request, self._numbers, now_us, request.tokens, self._hashes(request.tokens))
         self._numbers += 1
         refusal = self._refusal(entry, now_us)
@@ -294,7 +297,7 @@ class Scheduler:
         rank = self._rank(entry)
         ahead = [e for e in self._waiting if self._rank(e) < rank]
         taken = len(self._seated) + len(self._leaving)
-        free = self._free_seats()
+        free = max(0, self._free_seats() - self._spare_seats(entry, now_us))
         if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks or self._share_is_taken(entry):
             free = 0
         wait_us = self._pace.seat_wait_us(len(ahead), free, taken)
@@ -308,6 +311,12 @@ class Scheduler:
         if entry.request.kind is INTERACTIVE:
             return False
         return not self._policy.preempts or entry.by_age or entry.preemptions >= self._policy.max_preemptions
+
+    def _spare_seats(self, entry: Entry, now_us: int) -> int:
+        """Seats that are not for this request, be they free."""
+        if entry.request.kind is INTERACTIVE or entry.number in self._aged:
+            return 0
+        return self._policy.spare_seats if now_us - self._interactive_us < SPARED_FOR_US else 0
 
     def _share_left(self) -> tuple[int, int]:
         """Seats and blocks that are left of what batch requests may keep."""
@@ -412,7 +421,7 @@ class Scheduler:
         if not aged and self._share_is_taken(entry):
             return False
         blocks = self._ledger.need(entry.request.most_tokens)
-        seats = self._policy.max_sequences - len(self._seated) - len(self._leaving)
+        seats = self._policy.max_sequences - len(self._seated) - len(self._leaving) - self._spare_seats(entry, now_us)
         leaving_blocks = sum(self._ledger.held(leaving.number) for leaving in self._leaving.values())
         later_blocks = self._ledger.free_blocks + leaving_blocks - self._promised_blocks
         later_seats = seats + len(self._leaving) - self._promised_seats

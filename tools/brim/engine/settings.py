@@ -29,6 +29,9 @@ from brim.engine.admission import Policy
 from brim.engine.lifecycle import RequestClass
 from brim.units import ms_to_us
 
+SEATS_A_SPARE = 8
+"""Where there are several classes, one seat in so many is left free for the first."""
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -66,6 +69,7 @@ class Settings(_Part):
             max_waiting_batch=self.max_waiting // 2,
             longest_wait_us=self._longest_wait_us(),
             batch_kept_share=self.batch_kept_share,
+            spare_seats=self.max_sequences // SEATS_A_SPARE if len(self.classes) > 1 else 0,
         )
 
     def _longest_wait_us(self) -> dict[RequestClass, int]:

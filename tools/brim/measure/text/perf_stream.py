@@ -33,7 +33,7 @@ from brim.measure.report import parse_csv
 from brim.measure.text.plan import TextPlan
 from brim.measure.text.point import percentiles
 from brim.measure.text.prompts import Prompts, count_words
-from brim.measure.text.stream import FLAGS, Heard, TextCallers
+from brim.measure.text.stream import RETURNS, Heard, TextCallers
 from brim.measure.text.token_times import token_times
 from brim.server.endpoint import Endpoint
 from brim.units import US_PER_S, ns_to_us
@@ -133,7 +133,7 @@ def write_prompts(path: Path, prompts: Prompts, calls: Sequence[Call]) -> Path:
             {
                 "text_input": np.array([prompts.prompt(call, number)], np.object_),
                 "sampling_parameters": np.array([options.encode()], np.object_),
-                **{name: np.array([True]) for name in ("stream", *FLAGS)},
+                **{name: np.array([True]) for name in ("stream", "exclude_input_in_output", *RETURNS)},
             }
         )
     return write_input_data(path, rows)

@@ -21,7 +21,8 @@ from brim.measure.openloop_run import CHANNELS
 from brim.server.endpoint import Endpoint
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-FLAGS = ("exclude_input_in_output", "return_finish_reason", "return_num_output_tokens", "return_num_input_tokens")
+RETURNS = ("return_finish_reason", "return_num_output_tokens", "return_num_input_tokens")
+"""What a caller may want to be told beside the text. Each is a tensor more in every piece, which costs both sides time."""
 MOST_BYTES = 1 << 26
 LONGEST_ERROR = 500
 """Characters of an error that are kept."""
@@ -48,6 +49,7 @@ class Ask:
         request_id: for the server's log; nothing when empty.
         timeout_us: after which the server may drop it; 0 for never.
         stream: pieces as they come, or the whole text at the end.
+        returns: of ``RETURNS``; without the first, no text is known to be complete.
     """
 
     prompt: bytes
@@ -56,6 +58,7 @@ class Ask:
     request_id: str = ""
     timeout_us: int = 0
     stream: bool = True
+    returns: tuple[str, ...] = RETURNS
 
     def message(self, model: str) -> bytes:
         """The request as it travels."""
@@ -64,7 +67,7 @@ class Ask:
         options = self.options if isinstance(self.options, bytes) else json.dumps(self.options).encode()
         _add(request, "sampling_parameters", "BYTES", _element(options))
         _add(request, "stream", "BOOL", bytes([self.stream]))
-        for name in FLAGS:
+        for name in ("exclude_input_in_output", *self.returns):
             _add(request, name, "BOOL", b"\x01")
         for name, value in self.parameters.items():
             kind = {bool: "bool_param", int: "int64_param"}.get(type(value), "string_param")
@@ -235,14 +238,14 @@ def _hear(heard: Heard, raw: bytes, now_us: int) -> bool:
     answer = response.infer_response
     if answer.outputs:
         values = dict(zip((output.name for output in answer.outputs), answer.raw_output_contents, strict=True))
-        tokens = int.from_bytes(values["num_output_tokens"], "little")
+        tokens = int.from_bytes(values.get("num_output_tokens", b""), "little")
         if heard.finish_reason:
             heard.strange.append("a response behind the one with the finish reason")
         text = _text(heard, values["text_output"][LENGTH_BYTES:])
         if tokens or text:
             heard.pieces.append((now_us, tokens, text))
-        reason = values["finish_reason"][LENGTH_BYTES:].decode()
-        if reason != "None":
+        reason = values.get("finish_reason", b"")[LENGTH_BYTES:].decode()
+        if reason not in ("", "None"):
             heard.finish_reason = reason
         heard.input_tokens = int.from_bytes(values.get("num_input_tokens", b""), "little")
     if answer.parameters["triton_final_response"].bool_param:
