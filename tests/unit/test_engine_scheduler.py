@@ -306,12 +306,15 @@ def test_who_cannot_be_preempted_again_waits_for_a_place_in_the_share(preempts: 
     assert {end.end for end in bench.rest().values()} == {End.LENGTH}
 
 
-def test_what_the_batch_share_can_never_hold_is_refused() -> None:
-    bench = Bench(Policy(max_sequences=4, batch_kept_share=0.25))
-    events = bench.submit("never", prompt=30, tokens=10, kind=BATCH)
-    assert ends(events) == [("never", End.REFUSED, Reason.TOO_LONG_FOR_CACHE)]
-    assert isinstance(events[0], Ended) and "may keep 8 of 32 (batch_kept_share)" in events[0].message
-    assert bench.submit("fits", prompt=30, tokens=10) == []
+def test_a_batch_request_that_is_larger_than_the_share_is_kept_alone() -> None:
+    bench = Bench(
+        Policy(max_sequences=4, batch_kept_share=0.25, max_preemptions=0, ageing_us={INTERACTIVE: 1, BATCH: 900 * MS})
+    )
+    for id_, prompt in (("large", 40), ("small", 4)):  # 13 and 4 blocks; batch requests may keep 8
+        assert bench.submit(id_, prompt=prompt, tokens=12, kind=BATCH) == []
+    bench.steps(4)
+    assert bench.metrics.value(m.RUNNING) == 1
+    assert {id_: end.end for id_, end in bench.rest().items()} == {"large": End.LENGTH, "small": End.LENGTH}
 
 
 def test_the_oldest_batch_request_is_not_passed_in_the_share() -> None:

@@ -39,7 +39,7 @@ class Policy:
         preempts: whether running batch requests make room for interactive ones.
         max_preemptions: after so many, a request is left alone until it ends.
         batch_kept_share: share of the seats and of the KV blocks that batch requests may keep against interactive ones, above 0
-            to 1. Beyond it they get what is free, as long as they can be preempted.
+            to 1; one at least, however large. Beyond it they get what is free, as long as they can be preempted.
     """
 
     max_sequences: int = 32
@@ -114,8 +114,8 @@ class Policy:
             yield f"ageing_us lacks {missing}: without it a class could starve"
 
 
-def misfit(request: Request, limits: EngineLimits, policy: Policy | None = None) -> tuple[Reason, str] | None:
-    """Why a request can never run on this engine, or never under a policy, and what to tell its caller; None when it can."""
+def misfit(request: Request, limits: EngineLimits) -> tuple[Reason, str] | None:
+    """Why a request can never run on this engine, and what to tell its caller; None when it can."""
     asked = f"the prompt has {len(request.tokens)} tokens and max_tokens is {request.sampling.max_tokens}"
     if request.most_tokens > limits.context_tokens:
         return Reason.TOO_LONG_FOR_CONTEXT, f"{asked}; the model takes {limits.context_tokens} together"
@@ -124,12 +124,6 @@ def misfit(request: Request, limits: EngineLimits, policy: Policy | None = None)
         return (
             Reason.TOO_LONG_FOR_CACHE,
             f"{asked}: {blocks} KV blocks of {limits.block_tokens} tokens; the cache has {limits.total_blocks}",
-        )
-    if policy is not None and request.kind is BATCH and blocks > policy.kept_blocks(limits):
-        return (
-            Reason.TOO_LONG_FOR_CACHE,
-            f"{asked}: {blocks} KV blocks of {limits.block_tokens} tokens; requests of the class "
-            f"{request.kind.name.lower()} may keep {policy.kept_blocks(limits)} of {limits.total_blocks} (batch_kept_share)",
         )
     return None
 

@@ -29,7 +29,7 @@ class Reason(StrEnum):
     TOO_LONG_FOR_CONTEXT = "too_long_for_context"
     """Prompt and text together are more than the model takes."""
     TOO_LONG_FOR_CACHE = "too_long_for_cache"
-    """Prompt and text together are more than the whole KV cache holds, or its class's share of it."""
+    """Prompt and text together are more than the whole KV cache holds."""
     DRAINING = "draining"
     """The server is going down and takes nothing new."""
     ENGINE_LOST = "engine_lost"

@@ -271,7 +271,7 @@ class Scheduler:
             return Reason.DRAINING, "the server is going down"
         if self._shut is not None:
             return self._shut
-        misfits = misfit(request, self._limits, policy)
+        misfits = misfit(request, self._limits)
         if misfits is not None:
             return misfits
         if self._full(request.kind) and not (request.kind is INTERACTIVE and any(e.may_be_shed for e in self._waiting)):
@@ -325,16 +325,21 @@ class Scheduler:
         return self._policy.kept_seats - len(kept), self._policy.kept_blocks(self._limits) - blocks
 
     def _share_is_taken(self, entry: Entry) -> bool:
-        """Whether a request that nobody could take the seat from again has to wait for others like it."""
+        """Whether a request that nobody could take the seat from again has to wait for others like it.
+
+        One that is larger than the whole share is kept alone.
+        """
         if not self._is_kept(entry):
             return False
         seats, blocks = self._share_left()
-        return self._share_held or seats < 1 or blocks < self._ledger.need(entry.request.most_tokens)
+        alone = seats == self._policy.kept_seats
+        return self._share_held or seats < 1 or (blocks < self._ledger.need(entry.request.most_tokens) and not alone)
 
     def _find_aged(self, now_us: int) -> None:
         """Who goes first for having waited long: of the batch class as many as may be kept, and nobody past the oldest."""
         self._aged, self._share_held = set(), False
         seats, blocks = self._share_left()
+        alone = seats == self._policy.kept_seats
         for entry in sorted(self._waiting, key=lambda e: e.number):
             kind = entry.request.kind
             if now_us - entry.arrived_us < self._policy.ageing_us[kind]:
@@ -342,9 +347,10 @@ class Scheduler:
             if kind is BATCH:
                 seats -= 1
                 blocks -= self._ledger.need(entry.request.most_tokens)
-                self._share_held = self._share_held or seats < 0 or blocks < 0
+                self._share_held = self._share_held or seats < 0 or (blocks < 0 and not alone)
                 if self._share_held:
                     continue
+                alone = False
             self._aged.add(entry.number)
 
     def _rank(self, entry: Entry) -> tuple[int, int, int]:
