@@ -71,6 +71,7 @@ class Place:
                     chunk_tokens=self.settings.chunk_tokens,
                     precision=self.settings.precision,
                     threads=self.settings.threads,
+                    prefix_cache=self.settings.prefix_cache,
                 )
             )
             stack.callback(self._engine.close)

@@ -51,6 +51,7 @@ def engine_settings(service: Service) -> dict[str, Any]:
         "max_waiting": generation.max_waiting,
         "batch_kept_share": generation.batch_kept_share,
         "ttft_ms": service.slo.ttft_ms,
+        "prefix_cache": generation.prefix_cache,
         "precision": generation.precision,
         "threads": service.runtime.threads,
         "gives_up_ms": service.slo.caller_gives_up_ms,

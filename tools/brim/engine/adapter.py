@@ -88,6 +88,7 @@ def load_openvino(folder: Path, settings: Settings) -> Loaded:
             chunk_tokens=settings.chunk_tokens,
             precision=settings.precision,
             threads=settings.threads,
+            prefix_cache=settings.prefix_cache,
         )
     )
     tokenizer = Tokenizer.load(model)

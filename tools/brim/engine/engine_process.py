@@ -47,6 +47,7 @@ class EngineArguments:
     chunk_tokens: int
     precision: Precision = "f32"
     threads: int = 0
+    prefix_cache: bool = False
 
 
 class EngineProcess:

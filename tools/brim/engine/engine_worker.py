@@ -28,6 +28,7 @@ def serve(line: Connection, arguments: EngineArguments) -> None:
         chunk_tokens=arguments.chunk_tokens,
         precision=arguments.precision,
         threads=arguments.threads,
+        prefix_cache=arguments.prefix_cache,
     )
     line.send(engine.limits)
     actions: dict[str, Any] = {"add": engine.add, "cancel": engine.cancel, "step": engine.step}

@@ -6,6 +6,10 @@ What the pipeline does, as found by trying release 2026.4.1:
 - ``step`` holds Python's interpreter lock for its whole length.
 - It takes a number twice without a word, tokens beyond its vocabulary, and lengths beyond its cache; whoever calls ``add``
   has checked them (``brim.engine.admission``).
+- With its prefix cache, callers are not kept apart: where a prompt ended inside a block, and two longer ones that begin with
+  it run together, one of them got words of the other's prompt (found by ``brim isolate``, checks ``secrets`` and
+  ``shared_prefix``). So the cache is off unless the operator says that all callers may see each other's prompts. While it is
+  off, long prompts cannot be fed in pieces, and short ones wait for their prefill.
 - Its reader of quantised GGUF files loses precision, so the export gives it an F16 file.
 - Of a sequence it tells tokens and a status, and nothing of the numbers behind them. So values that are not finite cannot be
   seen here, neither refused nor kept out of the prefix cache: weights that make some are what the export's gate ``parity``
@@ -50,6 +54,7 @@ class OpenVinoEngine:
         chunk_tokens: int,
         precision: Precision = "f32",
         threads: int = 0,
+        prefix_cache: bool = False,
     ) -> None:
         """Load the model; it takes seconds.
 
@@ -60,6 +65,7 @@ class OpenVinoEngine:
             chunk_tokens: most tokens of one step.
             precision: of the arithmetic and of the KV cache; ``auto`` follows the processor.
             threads: of the engine; 0 leaves it to the engine.
+            prefix_cache: whether blocks are found again by their content; see above before it is true.
 
         Raises:
             ModelFileError: the engine cannot load the model.
@@ -68,7 +74,7 @@ class OpenVinoEngine:
         scheduling.num_kv_blocks = kv_blocks
         scheduling.max_num_batched_tokens = chunk_tokens
         scheduling.dynamic_split_fuse = True
-        scheduling.enable_prefix_caching = True
+        scheduling.enable_prefix_caching = prefix_cache
         properties: dict[str, Any] = {}
         if precision != "auto":
             properties |= {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision}
@@ -93,6 +99,7 @@ class OpenVinoEngine:
             step_tokens=chunk_tokens,
             context_tokens=context_tokens,
             vocabulary=1 + max(self.tokenizer.vocabulary.values()),
+            prefix_cache=prefix_cache,
         )
         self._sequences: dict[int, _Sequence] = {}
         self._used_blocks = 0

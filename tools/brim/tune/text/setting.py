@@ -94,4 +94,5 @@ def engine_arguments(project: Project, service: Service) -> EngineArguments:
         chunk_tokens=settings.chunk_tokens,
         precision=settings.precision,
         threads=settings.threads,
+        prefix_cache=settings.prefix_cache,
     )
