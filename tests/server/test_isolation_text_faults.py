@@ -116,13 +116,20 @@ NAMED = {
 """Fault -> the check that must fail, and the count that is not 0 then, or what it says."""
 
 
+TRIES = 4
+
+
 @pytest.mark.parametrize("fault", list(NAMED))
 def test_a_planted_fault_is_named(faulty: Faulty, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The same calls alone, again and again, would take longer than all the rest.
     monkeypatch.setattr(suite, "reference_pool", lambda bench: faulty.pool)
     check, told = NAMED[fault]
     options = replace(OPTIONS, answer_timeout_s=1.0) if told == "hung" else OPTIONS
-    result = faulty.check(check, fault, options)
+    # Some faults need two callers at the same moment, which on a busy machine there may not be in every run.
+    for _ in range(TRIES):
+        result = faulty.check(check, fault, options)
+        if not result.ok:
+            break
     assert not result.ok
     assert getattr(result, told) > 0 if told in list(Verdict) else told in result.message
     assert f"brim isolate again --check {check}" in result.message

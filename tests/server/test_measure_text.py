@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from brim.isolation.text.special import patient_repository
 from brim.measure.text.perf_stream import FILE_NAME as CHECKS_FILE
 from brim.measure.text.point import FILE_NAME
 from brim.paths import Project
@@ -27,14 +28,18 @@ SHORT = ("--prompts", "12", "--texts", "3")
 def endpoint(exported_text: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     project = exported_text
     service = find_service(project.services, MODEL)
-    with EmbeddedServer(
-        project.model_repository,
-        [MODEL],
-        cache=project.cache,
-        log_file=tmp_path_factory.mktemp("measured") / "triton.log",
-        canaries={MODEL: sample_rows(service)[0]},
-        options=ServerOptions(exit_timeout_s=5),
-    ) as server:
+    with (
+        # Whether a shared prefix is found is a question of this test, and the cache is off as shipped.
+        patient_repository(project.model_repository, MODEL, prefix_cache=True) as repository,
+        EmbeddedServer(
+            repository,
+            [MODEL],
+            cache=project.cache,
+            log_file=tmp_path_factory.mktemp("measured") / "triton.log",
+            canaries={MODEL: sample_rows(service)[0]},
+            options=ServerOptions(exit_timeout_s=5),
+        ) as server,
+    ):
         yield server.endpoint
 
 
