@@ -36,10 +36,10 @@ PACKAGES = (
 """Packages that shape an export; those that are installed are recorded."""
 
 
-def versions() -> dict[str, str]:
-    """Version of Python and of each of ``PACKAGES`` that is installed."""
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Version of Python and of each of the packages that is installed."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -13,9 +13,7 @@ Gates:
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
-import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from brim.config.generation import LANGUAGE_MODEL_RECORD, MODEL_NAMES
 from brim.engine.openvino_engine import OpenVinoEngine
 from brim.errors import CouldNotTell, ModelFileError
 from brim_export.artifact import GateRecord, file_faults, hash_file, hash_files
+from brim_export.fingerprint import versions
 from brim_export.gates import GateResult
 from brim_export.gguf_file import Rewritten, is_exact, read_gguf, rewrite_f16
 from brim_export.language_model_gates import (
@@ -75,24 +74,13 @@ _GATE_BLOCKS = 64
 Progress = Callable[[str], None]
 
 
-def versions() -> dict[str, str]:
-    """Version of Python and of each of ``PACKAGES`` that is installed."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def fingerprint(source: LanguageModelSource) -> str:
     """SHA-256 over the source's content, this package's code for it, and the versions."""
     here = Path(__file__).parent
     parts = {
         "source": {name: record.sha256 for name, record in source.hashes().items()},
         "exporter": {name: hash_file(here / name).sha256 for name in CODE},
-        "versions": versions(),
+        "versions": versions(PACKAGES),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -157,7 +145,7 @@ def export_language_model(
             source=source.written,
             fingerprint=fingerprint(source),
             files=hash_files(stage),
-            versions=versions(),
+            versions=versions(PACKAGES),
             gates=[
                 GateRecord(gate=gate.gate, ok=gate.ok, message=gate.message, skipped=gate.skipped) for gate in gates
             ],

@@ -18,6 +18,7 @@ from brim.isolation.text.plans import Material, same_ids, secret_calls, with_lea
 from brim.isolation.text.prompts import good_asks
 from brim.isolation.text.shrink import MOST_TRIES, smallest_failing, statement
 from brim.isolation.text.streams import splits
+from brim.measure.text.server_side import parse_page
 from brim.measure.text.stream import LEFT, Ask, Heard
 
 ALONE = Alone("one two three", "length", 3, 5)
@@ -167,9 +168,9 @@ vllm:kv_cache_usage_perc{model="c"} 0.5
 
 
 def test_the_page_says_what_is_held_under_either_name() -> None:
-    assert [held(PAGE, model) for model in "abcd"] == [7, 0, 0.5, None]
-    assert (preemptions(PAGE, "a"), preemptions(PAGE, "c")) == (2, 0)
-    assert (block_tokens(PAGE, "a"), block_tokens(PAGE, "c")) == (32, 16)
+    assert [held(parse_page(PAGE, model)) for model in "abcd"] == [7, 0, 0.5, None]
+    assert (preemptions(parse_page(PAGE, "a")), preemptions(parse_page(PAGE, "c"))) == (2, 0)
+    assert (block_tokens(parse_page(PAGE, "a")), block_tokens(parse_page(PAGE, "c"))) == (32, 16)
 
 
 def test_events_and_a_single_answer_are_read_alike_and_what_is_neither_is_an_error() -> None:

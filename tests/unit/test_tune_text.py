@@ -25,7 +25,15 @@ from brim.tune.text.answer import document, why
 from brim.tune.text.demand import Demand, Figures, demand_of
 from brim.tune.text.rewrite import rewrite
 from brim.tune.text.search import Candidate, Predictor, best_first, is_sound, of_different_kind, search
-from brim.tune.text.setting import DEFAULT, Setting, host_settings, limits_of, setting_of, with_setting
+from brim.tune.text.setting import (
+    DEFAULT,
+    Setting,
+    engine_arguments,
+    host_settings,
+    limits_of,
+    setting_of,
+    with_setting,
+)
 from brim.tune.text.tuning import Effort, Measurement, Tuning, beats, tune
 from tests.conftest import Brim
 from tests.unit.text_bench import REAL, engine_on_clock
@@ -58,6 +66,16 @@ def project(tmp_path: Path) -> Project:
     version.mkdir(exist_ok=True)
     (version / "model.gguf").write_bytes(b"x")
     return made
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_is_simulated_has_a_prefix_cache_where_the_engine_has_one(project: Project, cached: bool) -> None:
+    file = project.services / "story.yaml"
+    file.write_text(FILE.replace("generation:\n", f"generation:\n  prefix_cache: {str(cached).lower()}\n"))
+    service = load_service(file)
+    assert limits_of(host_settings(service)).prefix_cache is cached
+    assert engine_arguments(project, service).prefix_cache is cached
+    assert limits_of(host_settings(with_setting(service, DEFAULT))).prefix_cache is cached
 
 
 @pytest.fixture

@@ -10,10 +10,12 @@ One step, in order:
    got no seat now either, and have waited too long, are refused.
 4. The engine steps; tokens are handed out, and ends.
 
-A piece is a sequence of its own: a prefix of the prompt, a whole number of blocks long, of which one token is asked and
-thrown away. When it finishes its blocks stay in the engine's prefix cache, and the next piece, or the rest of the prompt,
-takes them over. So the engine never holds more prompt than it runs in the next step, and a short prompt that comes during
-a long prefill goes into the very next step, though the engine itself is first come, first served. On openvino-genai 2026.4
+Pieces need an engine with a prefix cache (``EngineLimits.prefix_cache``); without one a prompt is handed over whole, and the
+engine takes it in chunks in its own order. A piece is a sequence of its own: a prefix of the prompt, a whole number of
+blocks long, of which one token is asked and thrown away. When it finishes its blocks stay in the engine's prefix cache, and
+the next piece, or the rest of the prompt, takes them over. So the engine never holds more prompt than it runs in the next
+step, and a short prompt that comes during a long prefill goes into the very next step, though the engine itself is first
+come, first served. On openvino-genai 2026.4
 a 2,000-token prompt in pieces of 288 took the processor time of one that was handed over whole (5.79 against 5.80 s, the
 mean of three), every piece's blocks were found again, and the text was the same. What has to be measured on another engine:
 handing the prefix over again, hashing it, one more token drawn; and on any engine, how often blocks are not found again

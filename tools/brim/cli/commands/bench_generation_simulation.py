@@ -11,15 +11,14 @@ from rich.table import Table
 from brim.bench.generation_check import TARGETS, GenerationCheck, remarks
 from brim.bench.generation_grid import CASES
 from brim.bench.generation_simulation import CHECK_FILE, DEFAULT_EFFORT, check_generation
+from brim.cli.commands.bench_answer import give_answer, interrupted
 from brim.cli.commands.serve import require_artifacts, stop_on_signal
-from brim.cli.output import put, put_answer, say, table_text
+from brim.cli.output import say, table_text
 from brim.config.generate import Profile
 from brim.errors import InputError
 from brim.paths import Project
 from brim.service.schema import Service
 from brim.units import us_to_ms
-
-INTERRUPTED = 130
 
 
 def bench_generation_simulation(
@@ -60,15 +59,8 @@ def bench_generation_simulation(
             on_progress=say,
         )
     if found is None:
-        say(f"interrupted: what was measured is in {folder}; the same command with --out {folder} goes on")
-        return INTERRUPTED
-    code = int(found.exit_code)
-    if as_json:
-        put_answer("bench", {**found.as_json(), "folder": str(folder)}, ok=code == 0)
-    else:
-        put(shown(found))
-        say(f"the whole answer: {folder / CHECK_FILE}")
-    return code
+        return interrupted(folder)
+    return give_answer(found.exit_code, found.as_json(), lambda: shown(found), folder / CHECK_FILE, as_json=as_json)
 
 
 def shown(found: GenerationCheck) -> str:

@@ -12,15 +12,14 @@ from brim.bench.overload import ANSWER_FILE, overload
 from brim.bench.overload_case import DEFAULT_EFFORT, Case
 from brim.bench.overload_check import Judged, OverloadCheck
 from brim.bench.overload_load import PERCENTILE, Load
+from brim.cli.commands.bench_answer import INTERRUPTED, give_answer
 from brim.cli.commands.serve import new_log, stop_on_signal
-from brim.cli.output import put, put_answer, say, table_text
+from brim.cli.output import say, table_text
 from brim.errors import MissingTool
 from brim.measure.accounting import Outcome
 from brim.measure.launcher import Launcher, find_launcher
 from brim.paths import Project
 from brim.units import us_to_ms
-
-INTERRUPTED = 130
 
 
 def bench_overload(
@@ -50,13 +49,7 @@ def bench_overload(
     if found is None:
         say("interrupted: no answer")
         return INTERRUPTED
-    code = int(found.exit_code)
-    if as_json:
-        put_answer("bench", {**found.as_json(), "folder": str(folder)}, ok=code == 0)
-    else:
-        put(shown(found))
-        say(f"the whole answer: {folder / ANSWER_FILE}")
-    return code
+    return give_answer(found.exit_code, found.as_json(), lambda: shown(found), folder / ANSWER_FILE, as_json=as_json)
 
 
 def _launcher(project: Project) -> Launcher | None:

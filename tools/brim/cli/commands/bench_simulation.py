@@ -12,13 +12,12 @@ from rich.table import Table
 from brim.bench.simulation import CHECK_FILE, check_simulation
 from brim.bench.simulation_check import Judged, SimulationCheck, remarks
 from brim.bench.simulation_grid import DEFAULT_EFFORT, grid
+from brim.cli.commands.bench_answer import give_answer, interrupted
 from brim.cli.commands.serve import new_log, stop_on_signal
-from brim.cli.output import put, put_answer, say, table_text
+from brim.cli.output import say, table_text
 from brim.errors import InputError
 from brim.paths import Project
 from brim.units import us_to_ms
-
-INTERRUPTED = 130
 
 
 def refuse_options_of_others(benchmark: str, given: Mapping[str, object]) -> None:
@@ -54,15 +53,8 @@ def bench_simulation(
             on_progress=say,
         )
     if found is None:
-        say(f"interrupted: what was measured is in {folder}; the same command with --out {folder} goes on")
-        return INTERRUPTED
-    code = int(found.exit_code)
-    if as_json:
-        put_answer("bench", {**found.as_json(), "folder": str(folder)}, ok=code == 0)
-    else:
-        put(shown(found))
-        say(f"the whole answer: {folder / CHECK_FILE}")
-    return code
+        return interrupted(folder)
+    return give_answer(found.exit_code, found.as_json(), lambda: shown(found), folder / CHECK_FILE, as_json=as_json)
 
 
 def shown(found: SimulationCheck) -> str:

@@ -13,14 +13,13 @@ from brim.bench.tuning import ANSWER_FILE, check_tuning
 from brim.bench.tuning_case import Case, Effort
 from brim.bench.tuning_check import TuningCheck
 from brim.bench.tuning_climb import Climbed
+from brim.cli.commands.bench_answer import give_answer, interrupted
 from brim.cli.commands.serve import new_log, stop_on_signal
-from brim.cli.output import put, put_answer, say, table_text
+from brim.cli.output import say, table_text
 from brim.measure.plan import Protocol
 from brim.paths import Project
 from brim.tune.server_bench import ceiling_per_s
 from brim.units import us_to_ms
-
-INTERRUPTED = 130
 
 
 def bench_tuning(project: Project, folder: Path, *, rounds: int | None, seed: int, as_json: bool) -> int:
@@ -43,16 +42,9 @@ def bench_tuning(project: Project, folder: Path, *, rounds: int | None, seed: in
             on_progress=say,
         )
     if found is None:
-        say(f"interrupted: what was measured is in {folder}; the same command with --out {folder} goes on")
-        return INTERRUPTED
+        return interrupted(folder)
     answer = found.comparison
-    code = int(answer.exit_code)
-    if as_json:
-        put_answer("bench", {**answer.as_json(), "folder": str(folder)}, ok=code == 0)
-    else:
-        put(shown(found))
-        say(f"the whole answer: {folder / ANSWER_FILE}")
-    return code
+    return give_answer(answer.exit_code, answer.as_json(), lambda: shown(found), folder / ANSWER_FILE, as_json=as_json)
 
 
 def shown(found: TuningCheck) -> str:

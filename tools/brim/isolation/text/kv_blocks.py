@@ -2,56 +2,37 @@
 
 from __future__ import annotations
 
-import re
 import time
-import urllib.request
-from collections.abc import Sequence
 
-from brim.isolation.waiting import TIMEOUT_S
+from brim.engine.metrics import BLOCK_TOKENS, BLOCKS_PROMISED, BLOCKS_USED, KV_USAGE, PREEMPTIONS
+from brim.measure.text.server_side import Reading, gauge, read_page
+from brim.units import US_PER_S, ns_to_us
 
-HELD = (("brim_llm_kv_blocks_used", "brim_llm_kv_blocks_promised"), ("vllm:kv_cache_usage_perc",))
+HELD = ((BLOCKS_USED, BLOCKS_PROMISED), (KV_USAGE,))
 """Sets of gauges that are all 0 when nobody holds a block; the first set that the page has counts."""
-PREEMPTIONS = ("brim_llm_preemptions_total", "vllm:num_preemptions_total")
 USUAL_BLOCK_TOKENS = 16
 POLL_S = 0.02
+UNTOLD = Reading({}, {})
+"""A page without a number."""
 
 
-def metrics_page(metrics: str) -> str:
-    """The page at ``host:port``.
-
-    Raises:
-        OSError: nobody answers there.
-    """
-    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=TIMEOUT_S) as answer:
-        return str(answer.read().decode("utf-8", "replace"))
-
-
-def sum_of(page: str, names: Sequence[str], model: str) -> float | None:
-    """The sum over these metrics of a model; None unless the page has each of them."""
-    total = 0.0
-    for name in names:
-        found = re.findall(rf'^{name}\{{[^}}]*model="{re.escape(model)}"[^}}]*\}} (\S+)$', page, re.MULTILINE)
-        if not found:
-            return None
-        total += sum(map(float, found))
-    return total
-
-
-def held(page: str, model: str) -> float | None:
+def held(reading: Reading) -> float | None:
     """What callers of the model hold, in blocks or as a share; None where the page does not tell."""
-    found = (sum_of(page, names, model) for names in HELD)
-    return next((value for value in found if value is not None), None)
+    for families in HELD:
+        values = [value for family in families if (value := gauge(reading, family)) is not None]
+        if len(values) == len(families):
+            return sum(values)
+    return None
 
 
-def preemptions(page: str, model: str) -> float:
+def preemptions(reading: Reading) -> float:
     """How often a running text was sent back to wait; 0 where the page does not tell."""
-    found = (sum_of(page, [name], model) for name in PREEMPTIONS)
-    return next((value for value in found if value is not None), 0.0)
+    return gauge(reading, PREEMPTIONS) or 0.0
 
 
-def block_tokens(page: str, model: str) -> int:
+def block_tokens(reading: Reading) -> int:
     """Tokens of a KV block; ``USUAL_BLOCK_TOKENS`` where the page does not tell."""
-    return round(sum_of(page, ["brim_llm_kv_block_tokens"], model) or USUAL_BLOCK_TOKENS)
+    return round(gauge(reading, BLOCK_TOKENS) or USUAL_BLOCK_TOKENS)
 
 
 def wait_until_free(metrics: str, model: str, *, timeout_s: float) -> tuple[str, int | None]:
@@ -62,15 +43,14 @@ def wait_until_free(metrics: str, model: str, *, timeout_s: float) -> tuple[str,
     """
     began_ns = time.monotonic_ns()
     while True:
-        try:
-            left = held(metrics_page(metrics), model)
-        except OSError as error:
-            return f"how many KV blocks are held cannot be told: {error}", None
-        took_us = (time.monotonic_ns() - began_ns) // 1_000
+        reading = read_page(metrics, model)
+        if reading is None:
+            return "how many KV blocks are held cannot be told: the metrics page does not come", None
+        left, took_us = held(reading), ns_to_us(time.monotonic_ns() - began_ns)
         if left is None:
             return "", None
         if left == 0:
             return "", took_us
-        if took_us > timeout_s * 1e6:
+        if took_us > timeout_s * US_PER_S:
             return f"{left:g} KV blocks are still held or promised {timeout_s:g} s after the last caller went", took_us
         time.sleep(POLL_S)

@@ -11,9 +11,10 @@ from brim.isolation.bench import Account
 from brim.isolation.text.bench import TextBench
 from brim.isolation.text.call import Call
 from brim.isolation.text.judge import judge_text
-from brim.isolation.text.kv_blocks import block_tokens, metrics_page, preemptions
+from brim.isolation.text.kv_blocks import UNTOLD, block_tokens, preemptions
 from brim.isolation.text.plans import Material, good, shuffled
 from brim.isolation.text.special import no_special, settings_of, special_server
+from brim.measure.text.server_side import read_page
 from brim.measure.text.stream import Ask, Heard, TextCallers
 
 LENGTHS = tuple(range(8, 65, 8))
@@ -25,7 +26,7 @@ MOST_STEPS = 8
 TRIES = 5
 FEW_BLOCKS = 20
 FITS = 4
-"""A call of a small cache takes no more than this part of it: batch texts may keep no more against interactive ones."""
+"""A call of a small cache takes no more than this part of it, so that several are made side by side."""
 CLASS = "brim_class"
 POLL_S = 0.005
 
@@ -122,7 +123,7 @@ def small_cache(bench: TextBench, material: Material, prefix: str) -> Account:
     try:
         with special_server(bench.own, bench.model, kv_blocks=FEW_BLOCKS) as server:
             metrics = server.endpoint.metrics or ""
-            fitting = _fitting(material, block_tokens(metrics_page(metrics), bench.model) * FEW_BLOCKS // FITS)
+            fitting = _fitting(material, block_tokens(read_page(metrics, bench.model) or UNTOLD) * FEW_BLOCKS // FITS)
             if not fitting:
                 account.skipped = f"no good call fits a {FITS}th of {FEW_BLOCKS} KV blocks"
                 return account
@@ -132,7 +133,7 @@ def small_cache(bench: TextBench, material: Material, prefix: str) -> Account:
                 for name in [names[-1] if number % 3 else names[0]]
             ]
             bench.at(server.endpoint).company(calls, prefix, account, callers=material.callers)
-            preempted = preemptions(metrics_page(metrics), bench.model)
+            preempted = preemptions(read_page(metrics, bench.model) or UNTOLD)
             account.figures = {"preemptions": preempted, "kv_blocks": FEW_BLOCKS, "different_calls": len(fitting)}
     except (BrimError, OSError) as error:
         account.troubles.append(str(error))

@@ -126,7 +126,7 @@ def is_idle(reading: Reading) -> bool:
 
 
 def gauge(reading: Reading, family: Family) -> float | None:
-    """Its value; None when the page has it under neither name."""
+    """The value of a gauge, or of a counter, at this moment; None when the page has it under neither name."""
     return next((reading.values[name, ""] for name in _names(family) if (name, "") in reading.values), None)
 
 

@@ -74,7 +74,12 @@ def host_settings(service: Service) -> Settings:
 def limits_of(settings: Settings) -> EngineLimits:
     """What an engine that is started so can hold."""
     return EngineLimits(
-        settings.kv_blocks, KV_BLOCK_TOKENS, settings.chunk_tokens, settings.context_tokens, ANY_VOCABULARY
+        settings.kv_blocks,
+        KV_BLOCK_TOKENS,
+        settings.chunk_tokens,
+        settings.context_tokens,
+        ANY_VOCABULARY,
+        prefix_cache=settings.prefix_cache,
     )
 
 
