@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import psutil
@@ -21,9 +22,12 @@ import pytest
 from brim.cli.text_clients import text_curl_lines, text_python_lines
 from brim.cli.text_self_check import text_self_check
 from brim.config.generation import MODEL_NAMES
+from brim.engine.admission import Policy
 from brim.engine.engine import Sampling
 from brim.engine.engine_process import EngineArguments, EngineProcess
+from brim.engine.lifecycle import Delta, Request
 from brim.engine.patience import Patience
+from brim.engine.scheduler import Scheduler
 from brim.engine.tokenise import Tokenizer
 from brim.errors import CouldNotTell, ModelFileError, ServerFailed
 from brim.paths import Project
@@ -228,6 +232,40 @@ def test_the_engine_lives_in_a_process_that_can_be_lost(project: Project, refere
     assert not psutil.pid_exists(engine.pid)
     with pytest.raises(ServerFailed, match="has been ended"):
         engine.restart()
+
+
+def texts_of(scheduler: Scheduler, prompts: Sequence[tuple[int, ...]], most_tokens: int) -> list[list[int]]:
+    """Greedy texts of prompts that come together."""
+    texts: list[list[int]] = [[] for _ in prompts]
+    sampling = Sampling(max_tokens=most_tokens, temperature=0, ignore_eos=True)
+    for number, tokens in enumerate(prompts):
+        assert scheduler.submit(Request(str(number), tokens, sampling)) == []
+    while scheduler.has_work:
+        for event in scheduler.step():
+            if isinstance(event, Delta):
+                texts[int(event.request_id)] += event.tokens
+    return texts
+
+
+def test_prompts_that_go_on_behind_one_partly_filled_block_keep_their_own_texts(project: Project) -> None:
+    """Handed to the engine for the same step, such prompts come out wrong, with words of each other."""
+    model = out_folder(project, find_service(project.services, MODEL)) / MODEL_NAMES["gguf"]
+    chance = Random(1)
+
+    def some(count: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(1_000, 40_000) for _ in range(count))
+
+    rounds = [(beginning := some(40), [beginning + some(more) for more in (10, 12, 60, 60)]) for _ in range(3)]
+    texts: dict[bool, list[list[int]]] = {}
+    for cache in (False, True):
+        arguments = EngineArguments(str(model), context_tokens=256, kv_blocks=64, chunk_tokens=256, prefix_cache=cache)
+        with closing(EngineProcess(arguments)) as engine:
+            scheduler = Scheduler(engine, Policy(max_sequences=8), lambda: time.monotonic_ns() // 1_000)
+            texts[cache] = []
+            for beginning, prompts in rounds:
+                texts_of(scheduler, [beginning], 1)
+                texts[cache] += texts_of(scheduler, prompts, LENGTH)
+    assert texts[True] == texts[False]
 
 
 def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ Whoever implements ``Engine`` promises, beyond the signatures:
   step, and is not reported any more.
 - With ``EngineLimits.prefix_cache``, the full blocks of a finished sequence stay findable by their content until their room
   is needed, and count as free meanwhile. A sequence that begins with the same tokens takes them over when it is added.
-- A sequence's tokens depend on its own prompt and sampling alone, never on who shares its steps.
+- It may find partly filled blocks, too, and may share them as badly as openvino-genai does (``brim.engine.partial_blocks``):
+  whoever adds sequences keeps those apart that would write into one.
+- A sequence's tokens otherwise depend on its own prompt and sampling alone, never on who shares its steps.
 
 One thread owns an engine; nothing here is safe to call from two.
 

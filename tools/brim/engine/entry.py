@@ -55,6 +55,11 @@ class Entry:
         return max(1, len(self.prompt) - self.cached_tokens)
 
     @property
+    def engine_tokens(self) -> tuple[int, ...]:
+        """Tokens of ``sequence`` so far, as far as they were told."""
+        return (*self.request.tokens, *(self.text if self.replay is None else self.text[: self.replay]))
+
+    @property
     def may_be_shed(self) -> bool:
         """Whether it may be refused yet: a batch request that never had a seat. A text that has begun is finished."""
         return self.request.kind is RequestClass.BATCH and not self.began

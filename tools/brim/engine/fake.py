@@ -1,7 +1,8 @@
 """A deterministic engine without a model, for tests and for the simulator.
 
 It keeps every promise of ``Engine``, as late as each allows (what was cancelled holds its blocks through the next step),
-and does not forgive: where a real engine that runs out of blocks preempts of its own accord, this one raises.
+and does not forgive: where a real engine that runs out of blocks preempts of its own accord, and one whose partly filled
+blocks are shared writes two texts into one (``brim.engine.partial_blocks``), this one raises.
 
 What it keeps of a real one: paged blocks, the prefix cache with its least-recently-used order, first come, first served
 prefills in chunks, a token budget a step. Its next token is a hash of what a model's would depend on: the tokens so far,
@@ -32,6 +33,12 @@ class _Sequence:
     done: int = 0
     blocks: int = 0
     hashes: list[int] = field(default_factory=list)
+    takes: set[tuple[int, ...]] = field(default_factory=set)
+    cut: bool = False
+
+    @property
+    def prefilled(self) -> bool:
+        return self.done >= self.prompt_tokens
 
     @property
     def text_tokens(self) -> int:
@@ -40,6 +47,10 @@ class _Sequence:
 
 class OutOfBlocks(Exception):
     """More blocks are needed than there are: whoever admits has promised too much."""
+
+
+class MixedTexts(Exception):
+    """Two sequences would write into one block, or one would read what is not there yet."""
 
 
 class FakeEngine:
@@ -88,6 +99,7 @@ class FakeEngine:
 
         Raises:
             ValueError: the id was used before, or there are no tokens or none to produce.
+            MixedTexts: it would share a partly filled block with another one.
         """
         if sequence_id in self._used_ids or not tokens or sampling.max_tokens < 1:
             raise ValueError(f"sequence {sequence_id} with {len(tokens)} tokens, max_tokens {sampling.max_tokens}")
@@ -97,11 +109,19 @@ class FakeEngine:
         if self._limits.prefix_cache:
             sequence.hashes = block_hashes(tokens, self._limits.block_tokens)
             self._restore(sequence)
+            self._take_tail(sequence)
 
     def cancel(self, sequence_id: int) -> None:
-        """See ``Engine``."""
+        """See ``Engine``.
+
+        Raises:
+            MixedTexts: it would leave a block that is found as full, and is not.
+        """
         sequence = self._sequences.pop(sequence_id, None)
         if sequence is not None:
+            half_filled = sequence.cut and not sequence.prefilled and sequence.done % self._limits.block_tokens
+            if half_filled and self._limits.prefix_cache:
+                raise MixedTexts(f"sequence {sequence_id} is dropped in the middle of its prompt")
             self._dropped.append(sequence)
 
     def step(self) -> Step:
@@ -114,7 +134,7 @@ class FakeEngine:
         decoding = prefilled = context = pairs = 0
         produced: list[Produced] = []
         drawing: list[int] = []
-        decodes = [ids for ids, sequence in self._sequences.items() if sequence.done >= sequence.prompt_tokens]
+        decodes = [ids for ids, sequence in self._sequences.items() if sequence.prefilled]
         for ids in decodes[:left]:
             sequence = self._sequences[ids]
             self._run(sequence, 1)
@@ -134,8 +154,9 @@ class FakeEngine:
                 self._run(sequence, tokens)
                 left -= tokens
                 prefilled += tokens
-            if sequence.done == sequence.prompt_tokens:
+            if sequence.prefilled:
                 drawing.append(ids)
+            sequence.cut = True
         self.most_used_blocks = max(self.most_used_blocks, self.used_blocks())
         produced += [self._draw(ids, self._sequences[ids]) for ids in drawing]
         for sequence in self._dropped:
@@ -195,6 +216,23 @@ class FakeEngine:
         sequence.done = min(cached * self._limits.block_tokens, sequence.prompt_tokens - 1)
         self._take(sequence, cached)
 
+    def _take_tail(self, sequence: _Sequence) -> None:
+        """Find the partly filled blocks with which the prompt goes on; an engine would take one of them over."""
+        size, tokens = self._limits.block_tokens, tuple(sequence.tokens)
+        others = [other for other in self._sequences.values() if other is not sequence]
+        decoding = {tuple(other.tokens[: other.done]) for other in others if other.prefilled}
+        for full in range(len(sequence.hashes) + 1):
+            for end in range(full * size + 1, min((full + 1) * size, len(tokens))):
+                if hash(("tail", tokens[:end])) in self._cache or tokens[:end] in decoding:
+                    sequence.takes.add(tokens[:end])
+        for other in others:
+            until = blocks_for(other.done, size) * size
+            half_filled = other.cut and not other.prefilled and other.done < until <= len(tokens)
+            if half_filled and tokens[:until] == tuple(other.tokens[:until]):
+                raise MixedTexts(f"{len(tokens)} tokens begin with a block that is half filled")
+            if not other.prefilled and sequence.takes & other.takes:
+                raise MixedTexts("two sequences go on behind one partly filled block")
+
     def _finish(self, ids: int, sequence: _Sequence) -> None:
         del self._sequences[ids]
         self._keep(sequence)
@@ -205,6 +243,10 @@ class FakeEngine:
         if not self._limits.prefix_cache:
             return
         known = sequence.tokens[: sequence.done]
+        if len(known) % self._limits.block_tokens:
+            tail = hash(("tail", tuple(known)))
+            self._cache[tail] = None
+            self._cache.move_to_end(tail)
         for block in reversed(block_hashes(known, self._limits.block_tokens)):
             self._cache[block] = None
             self._cache.move_to_end(block)

@@ -6,10 +6,8 @@ What the pipeline does, as found by trying release 2026.4.1:
 - ``step`` holds Python's interpreter lock for its whole length.
 - It takes a number twice without a word, tokens beyond its vocabulary, and lengths beyond its cache; whoever calls ``add``
   has checked them (``brim.engine.admission``).
-- With its prefix cache, callers are not kept apart: where a prompt ended inside a block, and two longer ones that begin with
-  it run together, one of them got words of the other's prompt (found by ``brim isolate``, checks ``secrets`` and
-  ``shared_prefix``). So the cache is off unless the operator says that all callers may see each other's prompts. While it is
-  off, long prompts cannot be fed in pieces, and short ones wait for their prefill.
+- Its prefix cache finds partly filled blocks, too, and lets two prompts write into one. Whoever calls ``add`` keeps such
+  prompts a step apart (``brim.engine.partial_blocks``).
 - Its reader of quantised GGUF files loses precision, so the export gives it an F16 file.
 - Of a sequence it tells tokens and a status, and nothing of the numbers behind them. So values that are not finite cannot be
   seen here, neither refused nor kept out of the prefix cache: weights that make some are what the export's gate ``parity``
@@ -65,7 +63,8 @@ class OpenVinoEngine:
             chunk_tokens: most tokens of one step.
             precision: of the arithmetic and of the KV cache; ``auto`` follows the processor.
             threads: of the engine; 0 leaves it to the engine.
-            prefix_cache: whether blocks are found again by their content; see above before it is true.
+            prefix_cache: whether blocks are found again by their content. While it is false, long prompts cannot be fed in pieces, and
+                short ones wait for their prefill.
 
         Raises:
             ModelFileError: the engine cannot load the model.

@@ -41,6 +41,7 @@ from brim.engine.entry import Entry, Leaving
 from brim.engine.kv_cache import BlockLedger, PrefixIndex, block_hashes
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
 from brim.engine.metrics import Metrics
+from brim.engine.partial_blocks import PartialBlocks
 from brim.engine.step_log import LoggedStep, StepLog
 from brim.engine.step_time import StepShape, prefill_pairs
 
@@ -82,7 +83,8 @@ class Scheduler:
         self.step_log = StepLog() if step_log is None else step_log
         self._counting = Counting(self.metrics, self.step_log, self._limits)
         self._ledger = BlockLedger(self._limits.total_blocks, self._limits.block_tokens)
-        self._prefixes = PrefixIndex(self._limits.total_blocks if self._limits.prefix_cache else 0)
+        self._forget_prefixes()
+        self._decoding_tokens: list[tuple[int, ...]] = []
         self._pace = Pace()
         self._entries: dict[str, Entry] = {}
         self._waiting: list[Entry] = []
@@ -185,7 +187,7 @@ class Scheduler:
     def resume(self) -> None:
         """The engine has been replaced by one of the same limits, which holds nothing: take requests again."""
         self._shut = None
-        self._prefixes = PrefixIndex(self._prefixes.most_blocks)
+        self._forget_prefixes()
         self._counting.engine_restarted()
         self._counting.engine(up=True)
 
@@ -220,7 +222,7 @@ class Scheduler:
             self._pairs,
         )
         for sequence, leaving in self._leaving.items():
-            if not leaving.told:
+            if not leaving.told and not self._partial.is_cut(sequence):
                 self._engine.cancel(sequence)
                 leaving.told = True
         self._gauges()
@@ -234,6 +236,7 @@ class Scheduler:
             if leaving.told:
                 self._ledger.release(leaving.number)
                 del self._leaving[sequence]
+        self._partial.stepped([produced.sequence_id for produced in step.produced])
         events: list[Event] = []
         decoded: list[str] = []
         first: list[str] = []
@@ -407,6 +410,8 @@ class Scheduler:
         for entry in self._waiting:
             self._look_up(entry)
         candidates = [e for e in self._seated if e.sequence is None] + self._waiting
+        if candidates and self._limits.prefix_cache:
+            self._decoding_tokens = [e.engine_tokens for e in self._seated if e.decoding]
         self._find_aged(now_us)
         head_blocked = False
         for entry in sorted(candidates, key=self._rank):
@@ -507,16 +512,20 @@ class Scheduler:
             if end <= entry.cached_tokens:
                 return 0
         whole = end == len(entry.prompt)
+        tokens, hashes = entry.prompt[:end], entry.hashes[: end // self._limits.block_tokens]
+        if not self._partial.may_begin(tokens, hashes, self._decoding_tokens):
+            return 0
         sampling = entry.request.sampling if whole else PIECE
         if whole and entry.text and entry.replay is None:
             sampling = replace(sampling, max_tokens=sampling.max_tokens - len(entry.text))
         sequence = next_sequence()
         try:
-            self._engine.add(sequence, entry.prompt[:end], sampling)
+            self._engine.add(sequence, tokens, sampling)
         except Exception as error:  # noqa: BLE001 - whatever the engine says of one sequence is that request's end alone
             self._let_go(entry)
             yield self._ended(entry, End.FAILED, message=f"the engine did not take the request: {error}")
             return 0
+        self._partial.begins(sequence, tokens, hashes, self._decoding_tokens)
         entry.sequence = sequence
         entry.piece_tokens = 0 if whole else end
         self._by_sequence[sequence] = entry
@@ -603,6 +612,8 @@ class Scheduler:
             self._seated.remove(entry)
             del self._by_sequence[entry.sequence]
             self._leaving[entry.sequence] = Leaving(entry.number)
+            if not entry.piece_tokens:
+                self._partial.ends(entry.engine_tokens, self._hashes(entry.engine_tokens))
             entry.sequence, entry.piece_tokens = None, 0
 
     def _free(self, entry: Entry) -> None:
@@ -623,6 +634,12 @@ class Scheduler:
     def _hashes(self, tokens: tuple[int, ...]) -> list[int]:
         return block_hashes(tokens, self._limits.block_tokens) if self._limits.prefix_cache else []
 
+    def _forget_prefixes(self) -> None:
+        """The engine's prefix cache is empty, or it has none."""
+        findable = self._limits.total_blocks if self._limits.prefix_cache else 0
+        self._prefixes = PrefixIndex(findable)
+        self._partial = PartialBlocks(findable, self._limits.block_tokens)
+
     def _look_up(self, entry: Entry) -> None:
         """How much of a waiting prompt the engine probably has; the last token is always run."""
         cached = self._prefixes.cached_blocks(entry.hashes) * self._limits.block_tokens
@@ -630,8 +647,10 @@ class Scheduler:
 
     def _keep_prefix(self, entry: Entry, *, last_was_run: bool) -> None:
         """The engine keeps prompt and text findable, but for a last token that it drew and never ran."""
-        tokens = (*entry.request.tokens, *entry.text)
-        self._prefixes.touch(self._hashes(tokens if last_was_run else tokens[:-1]))
+        tokens = entry.engine_tokens
+        hashes = self._hashes(tokens)
+        self._partial.ends(tokens, hashes)
+        self._prefixes.touch(hashes if last_was_run else hashes[: (len(tokens) - 1) // self._limits.block_tokens])
 
     def _gauges(self) -> None:
         self._counting.gauges(len(self._seated), len(self._waiting), self._used_blocks, self._ledger.used_blocks)

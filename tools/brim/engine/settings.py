@@ -8,7 +8,7 @@
       "max_waiting": 64,           most requests that wait for a place
       "batch_kept_share": 1,         part of seats and KV cache that the classes after the first keep
       "ttft_ms": 2000,             the first class waits no longer for a place; null for no bound
-      "prefix_cache": false,       whether prompts that begin alike share blocks (``brim.engine.openvino_engine``)
+      "prefix_cache": true,        whether prompts that begin alike share blocks (``brim.engine.partial_blocks``)
       "precision": "f32",          what the engine computes in
       "threads": 0,                of the engine; 0 leaves it to the engine
       "gives_up_ms": 60000,        when a caller of a whole text leaves who says nothing else; null for never
@@ -56,7 +56,7 @@ class Settings(_Part):
     max_waiting: int = Field(default=64, ge=0)
     batch_kept_share: float = Field(default=1.0, gt=0, le=1)
     ttft_ms: float | None = Field(default=None, gt=0)
-    prefix_cache: bool = False
+    prefix_cache: bool = True
     precision: Literal["f32", "bf16", "f16", "auto"] = "f32"
     threads: int = Field(default=0, ge=0, le=256)
     gives_up_ms: float | None = Field(default=None, gt=0)

@@ -304,8 +304,8 @@ class Generation(Part):
         description="part of seats and KV cache that the classes after the first keep when the first wants them",
     )
     prefix_cache: bool = Field(
-        default=False,
-        description="on a CPU: prompts that begin alike share their blocks; for callers who may see each other's prompts alone",
+        default=True,
+        description="on a CPU: prompts that begin alike are computed once, and long ones are fed in pieces that shorter ones pass",
     )
     precision: Literal["f32", "bf16", "f16", "auto"] = Field(
         default="f32", description="what the engine computes in on a CPU; auto follows the processor"

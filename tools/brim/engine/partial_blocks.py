@@ -1,0 +1,135 @@
+"""Which sequences may begin together where the engine's prefix cache also finds blocks that are not full.
+
+openvino-genai's cache finds a partly filled last block by the tokens in it, and hands it to every sequence that begins with
+them. While it runs a prompt it never copies such a block (``_schedule_prompt_phase_dynamic_split_fuse`` and
+``BlockManager::allocate_tokens`` at 2026.3 and on the main branch; decoding does copy, in ``append_slots``). So:
+
+- Two prompts that run in one step, both longer than the same cached tail, write into one block: both come out wrong, and
+  words of one show in the other. Tried on 2026.4.1: wrong in 18 of 18 pairs, and right in all of them a step apart.
+- A prompt that the engine itself cuts in the middle of a block leaves that block findable as if it were full.
+
+A block that is full, or whose owner decodes, is shared without harm. So it is enough that nobody begins beside an unsettled
+sequence, one that has been added and whose prompt has not been run to its end, with which it would share such a block.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+Tail = tuple[int, tuple[int, ...]]
+"""A partly filled last block: the hash of the full blocks before it (0 for none), and the tokens in it."""
+
+
+@dataclass(slots=True)
+class _Unsettled:
+    tails: frozenset[Tail]
+    first_block: int | None
+    cut: bool = False
+
+
+class PartialBlocks:
+    """The partly filled blocks that the engine may have, and the sequences that may be about to write into them.
+
+    What is known of the engine's blocks is too much rather than too little: a tail stays known until as many newer ones have
+    come as the engine has blocks. Knowing one too many makes somebody begin a step later.
+    """
+
+    def __init__(self, total_blocks: int, block_tokens: int) -> None:
+        """The cache is empty.
+
+        Args:
+            total_blocks: of the engine; 0 when nothing is found again, and then everybody may begin.
+            block_tokens: tokens a block.
+        """
+        self._most, self._block_tokens = total_blocks, block_tokens
+        self._tails: OrderedDict[Tail, None] = OrderedDict()
+        self._by_blocks: dict[int, set[Tail]] = {}
+        self._unsettled: dict[int, _Unsettled] = {}
+
+    def __len__(self) -> int:
+        """Tails that are known."""
+        return len(self._tails)
+
+    def may_begin(self, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Sequence[int]]) -> bool:
+        """Whether a sequence may be added for the next step.
+
+        Args:
+            tokens: all that it would be added with.
+            hashes: of their full blocks, as ``block_hashes`` makes them.
+            decoding: the tokens of every decoding sequence, prompt and text.
+        """
+        if not self._unsettled:
+            return True
+        first = hashes[0] if hashes else None
+        if any(other.cut and first is not None and other.first_block == first for other in self._unsettled.values()):
+            return False
+        tails = self._taken(tokens, hashes, decoding)
+        return not any(tails & other.tails for other in self._unsettled.values())
+
+    def begins(
+        self, sequence: int, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Sequence[int]]
+    ) -> None:
+        """A sequence has been added. Arguments as for ``may_begin``."""
+        if not self._most:
+            return
+        tails = self._taken(tokens, hashes, decoding)
+        for tail in tails & self._tails.keys():
+            self._tails.move_to_end(tail)
+        self._unsettled[sequence] = _Unsettled(tails, hashes[0] if hashes else None)
+
+    def stepped(self, produced: Collection[int]) -> None:
+        """A step is over, in which these sequences produced something: their prompts are run. The others' are cut."""
+        for sequence in produced:
+            self._unsettled.pop(sequence, None)
+        for other in self._unsettled.values():
+            other.cut = True
+
+    def is_cut(self, sequence: int) -> bool:
+        """Whether the engine holds a part of a prompt that ends anywhere: dropped now, it would leave a block half filled."""
+        other = self._unsettled.get(sequence)
+        return other is not None and other.cut
+
+    def ends(self, tokens: Sequence[int], hashes: Sequence[int]) -> None:
+        """A sequence ends, or is about to, with all of these tokens run, or all but the last one.
+
+        Args:
+            tokens: prompt and text.
+            hashes: of their full blocks.
+        """
+        if not self._most:
+            return
+        for length in (len(tokens) - 1, len(tokens)):
+            full = length // self._block_tokens
+            tail = (hashes[full - 1] if full else 0, tuple(tokens[full * self._block_tokens : length]))
+            if not tail[1]:
+                continue
+            self._tails[tail] = None
+            self._tails.move_to_end(tail)
+            self._by_blocks.setdefault(tail[0], set()).add(tail)
+        while len(self._tails) > 2 * self._most:
+            tail, _ = self._tails.popitem(last=False)
+            known = self._by_blocks[tail[0]]
+            known.remove(tail)
+            if not known:
+                del self._by_blocks[tail[0]]
+
+    def _taken(
+        self, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Sequence[int]]
+    ) -> frozenset[Tail]:
+        """Tails with which the sequence begins, and which it would write on."""
+        size, prompt = self._block_tokens, tuple(tokens)
+        found: set[Tail] = set()
+        for number, before in enumerate((0, *hashes)):
+            start = number * size
+            for tail in self._by_blocks.get(before, ()):
+                end = start + len(tail[1])
+                if end < len(prompt) and prompt[start:end] == tail[1]:
+                    found.add(tail)
+        for other in decoding:
+            end = len(other) - 1
+            full = end // size
+            if end % size and end < len(prompt) and full <= len(hashes) and prompt[:end] == tuple(other[:end]):
+                found.add((hashes[full - 1] if full else 0, prompt[full * size : end]))
+        return frozenset(found)
