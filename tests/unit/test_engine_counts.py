@@ -46,14 +46,14 @@ def test_hashes_agree_exactly_as_far_as_the_tokens_do(chance: Random) -> None:
     assert agree == [place < same // block for place in range(len(agree))]
 
 
-def test_the_index_forgets_what_was_used_least_recently_and_ends_of_prefixes_first() -> None:
+def test_the_index_forgets_what_was_handed_out_least_recently_and_beginnings_first() -> None:
     index = PrefixIndex(4)
     index.touch([1, 2, 3])
     index.touch([1, 9])
     assert index.cached_blocks([1, 2, 3]) == 3
     index.touch([7])
-    assert index.cached_blocks([1, 2, 3]) == 2
-    assert index.cached_blocks([2]) == 1 and index.cached_blocks([8, 1]) == 0
+    assert index.cached_blocks([1, 2, 3]) == 1
+    assert index.cached_blocks([3]) == 1 and index.cached_blocks([8, 1]) == 0
     assert len(index) == 4
     nothing = PrefixIndex(0)
     nothing.touch([1])

@@ -123,14 +123,14 @@ def test_beside_a_prompt_that_the_engine_cut_nobody_begins_who_shares_its_blocks
 
 def test_what_is_known_is_bounded_and_the_oldest_tails_are_forgotten() -> None:
     partial = PartialBlocks(2, 4)
-    for number in range(10):
+    for number in range(20):
         partial.ends((number, number), ())
-    assert len(partial) == 4
-    partial.begins(1, (9, 9, 1, 2, 3), block_hashes((9, 9, 1, 2, 3), 4), ())
-    assert not partial.may_begin((9, 9, 5), (), ())
-    assert partial.may_begin((9,), (), ())
+    assert len(partial) == 10
+    partial.begins(1, (19, 19, 1, 2, 3), block_hashes((19, 19, 1, 2, 3), 4), ())
+    assert not partial.may_begin((19, 19, 5), (), ())
+    assert partial.may_begin((19, 19), (), ())
     partial.stepped([1])
-    assert partial.may_begin((9, 9, 5), (), ())
+    assert partial.may_begin((19, 19, 5), (), ())
     partial.begins(2, (0, 0, 1, 2, 3), block_hashes((0, 0, 1, 2, 3), 4), ())
     assert partial.may_begin((0, 0, 5), (), ())
 

@@ -24,7 +24,7 @@ from brim.engine.step_time import (
 )
 from brim.errors import InputError
 
-TRUE = StepTime(9_000, 310.5, 0.9, 305, 0.021)
+TRUE = StepTime(9_000, 310.5, 0.9, 305, 0.021, 450)
 
 
 def shapes(chance: Random, count: int) -> list[StepShape]:
@@ -43,6 +43,7 @@ def test_pairs_are_what_each_prompt_token_attends_to() -> None:
 
 def test_the_time_is_the_sum_of_its_parts() -> None:
     assert StepTime(1000, 10, 2, 3, 0.5).time_us(StepShape(4, 8, 100, 64)) == 1000 + 40 + 200 + 24 + 32
+    assert StepTime(1000, 10, 2, 3, 0.5, 7).time_us(StepShape(11)) == 1000 + 110 + 3 * 7
     assert StepTime(0.1, 0, 0, 0, 0).time_us(StepShape()) == 1
 
 
@@ -89,6 +90,8 @@ def test_files_hold_coefficients_or_steps(tmp_path: Path) -> None:
     file = tmp_path / "step.json"
     file.write_text(json.dumps(TRUE.as_json()))
     assert read_step_time(file) == TRUE
+    file.write_text('{"base_us": 9, "sequence_us": 1, "context_us": 0, "prefill_us": 1, "pair_us": 0}')
+    assert read_step_time(file) == StepTime(9, 1, 0, 1, 0, 0)
     steps = [(shape, float(TRUE.time_us(shape))) for shape in shapes(Random(2), 100)]
     entries = [
         {
@@ -111,7 +114,7 @@ def test_files_hold_coefficients_or_steps(tmp_path: Path) -> None:
         (b"{", ["no JSON"]),
         (b"[" * 100_000, ["no JSON"]),
         (b"[1]", ["no JSON object"]),
-        (b"{}", [f"{name} is missing" for name in TRUE.as_json()]),
+        (b"{}", [f"{name} is missing" for name in TRUE.as_json() if name != "crowd_us"]),
         (json.dumps({**TRUE.as_json(), "base_us": True, "pair_us": "1"}).encode(), ["base_us is true", 'pair_us is "1"']),
         (json.dumps({**TRUE.as_json(), "base_us": math.nan}).encode(), ["base_us is NaN"]),
         (json.dumps(dict.fromkeys(TRUE.as_json(), 0)).encode(), ["every coefficient is 0"]),

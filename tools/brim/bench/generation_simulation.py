@@ -65,11 +65,11 @@ class Effort:
         processor_time: times are the processor time of an engine with one thread, for a machine that others use.
     """
 
-    point_s: float = 13.0
+    point_s: float = 20.0
     points_between: int = 2
     static_calls: int = 96
-    least_calls: int = 40
-    budget_s: float = 600.0
+    least_calls: int = 60
+    budget_s: float = 900.0
     processor_time: bool = False
 
 

@@ -4,16 +4,22 @@ It keeps every promise of ``Engine``, as late as each allows (what was cancelled
 and does not forgive: where a real engine that runs out of blocks preempts of its own accord, and one whose partly filled
 blocks are shared writes two texts into one (``brim.engine.partial_blocks``), this one raises.
 
-What it keeps of a real one: paged blocks, the prefix cache with its least-recently-used order, first come, first served
-prefills in chunks, a token budget a step. Its next token is a hash of what a model's would depend on: the tokens so far,
-and for sampled texts the seed and how many random numbers were drawn.
+What it keeps of a real one: paged blocks, the prefix cache and the order in which it forgets, first come, first served
+prefills in chunks, a token budget a step. That order is openvino-genai's (``BlockAllocator`` and
+``OverwritableBlocksHashStore`` at 2026.3): a block is as old as the moment in which a sequence last took it over, or got it
+in place of a forgotten one; blocks that nobody had before are older than all others, in the order of their numbers. So a
+beginning is forgotten from its first block on, and a text that was long in the making soon after its end.
+
+Its next token is a hash of what a model's would depend on: the tokens so far, and for sampled texts the seed and how many
+random numbers were drawn.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import takewhile
 
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.kv_cache import block_hashes, blocks_for
@@ -31,7 +37,8 @@ class _Sequence:
     prompt_tokens: int
     sampling: Sampling
     done: int = 0
-    blocks: int = 0
+    ages: list[int] = field(default_factory=list)
+    """Of its blocks; smaller is older."""
     hashes: list[int] = field(default_factory=list)
     takes: set[tuple[int, ...]] = field(default_factory=set)
     cut: bool = False
@@ -74,7 +81,9 @@ class FakeEngine:
         self._next_token = next_token or self._hashed_token
         self._sequences: dict[int, _Sequence] = {}
         self._used_ids: set[int] = set()
-        self._cache: OrderedDict[int, None] = OrderedDict()
+        self._cache: dict[int, int] = {}
+        self._oldest: list[tuple[int, int]] = []
+        self._fresh_taken, self._newest = 0, limits.total_blocks
         self._dropped: list[_Sequence] = []
         self._used = 0
         self.most_used_blocks = 0
@@ -170,15 +179,23 @@ class FakeEngine:
     def _run(self, sequence: _Sequence, tokens: int) -> None:
         """Run tokens of a sequence; they need blocks."""
         sequence.done += tokens
-        self._take(sequence, blocks_for(sequence.done, self._limits.block_tokens) - sequence.blocks)
+        self._take(sequence, blocks_for(sequence.done, self._limits.block_tokens) - len(sequence.ages))
 
     def _take(self, sequence: _Sequence, blocks: int) -> None:
         free = self._limits.total_blocks - self.used_blocks()
         if blocks > free:
             raise OutOfBlocks(f"a sequence of {sequence.done} tokens needs {blocks} blocks more, {free} are free")
-        sequence.blocks += blocks
+        sequence.ages += [self._age() for _ in range(blocks)]
         self._used += blocks
         self._evict()
+
+    def _age(self) -> int:
+        """Of a block that is handed out now."""
+        if self._fresh_taken < self._limits.total_blocks:
+            self._fresh_taken += 1
+            return self._fresh_taken
+        self._newest += 1
+        return self._newest
 
     def _draw(self, ids: int, sequence: _Sequence) -> Produced:
         sampling = sequence.sampling
@@ -206,15 +223,24 @@ class FakeEngine:
         return EOS if value % TOKENS_PER_EOS == 0 else 1 + value % (self._limits.vocabulary - 1)
 
     def _restore(self, sequence: _Sequence) -> None:
-        """Take over cached blocks; the last token is run in any case."""
-        cached = 0
-        for block in sequence.hashes:
-            if block not in self._cache:
+        """Take over cached blocks, and those that others hold; the last token is run in any case."""
+        held = max((self._computed_alike(sequence, other) for other in self._sequences.values()), default=0)
+        for number, block in enumerate(sequence.hashes):
+            if self._cache.pop(block, None) is None and number >= held:
                 break
-            self._cache.move_to_end(block)
-            cached += 1
-        sequence.done = min(cached * self._limits.block_tokens, sequence.prompt_tokens - 1)
-        self._take(sequence, cached)
+            self._newest += 1
+            sequence.ages.append(self._newest)
+        sequence.done = min(len(sequence.ages) * self._limits.block_tokens, sequence.prompt_tokens - 1)
+        self._used += len(sequence.ages)
+        if self._used > self._limits.total_blocks:
+            raise OutOfBlocks(f"{self._used} blocks are held, there are {self._limits.total_blocks}")
+
+    def _computed_alike(self, sequence: _Sequence, other: _Sequence) -> int:
+        """Leading blocks of a prompt that another sequence has computed."""
+        if other is sequence:
+            return 0
+        computed = other.hashes[: other.done // self._limits.block_tokens]
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(sequence.hashes, computed, strict=False)))
 
     def _take_tail(self, sequence: _Sequence) -> None:
         """Find the partly filled blocks with which the prompt goes on; an engine would take one of them over."""
@@ -238,19 +264,20 @@ class FakeEngine:
         self._keep(sequence)
 
     def _keep(self, sequence: _Sequence) -> None:
-        """It holds no block any more, but its full ones stay findable; the first ones longest."""
-        self._used -= sequence.blocks
+        """It holds no block any more, but they stay findable."""
+        self._used -= len(sequence.ages)
         if not self._limits.prefix_cache:
             return
         known = sequence.tokens[: sequence.done]
+        blocks = block_hashes(known, self._limits.block_tokens)
         if len(known) % self._limits.block_tokens:
-            tail = hash(("tail", tuple(known)))
-            self._cache[tail] = None
-            self._cache.move_to_end(tail)
-        for block in reversed(block_hashes(known, self._limits.block_tokens)):
-            self._cache[block] = None
-            self._cache.move_to_end(block)
+            blocks.append(hash(("tail", tuple(known))))
+        for block, age in zip(blocks, sequence.ages, strict=True):
+            self._cache[block] = max(age, self._cache.get(block, age))
+            heappush(self._oldest, (self._cache[block], block))
 
     def _evict(self) -> None:
         while len(self._cache) > max(0, self._limits.total_blocks - self.used_blocks()):
-            self._cache.popitem(last=False)
+            age, block = heappop(self._oldest)
+            if self._cache.get(block) == age:
+                del self._cache[block]

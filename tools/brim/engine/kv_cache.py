@@ -86,8 +86,9 @@ def block_hashes(tokens: Sequence[int], block_tokens: int) -> list[int]:
 class PrefixIndex:
     """Blocks that the engine was given last, by content: so much of a prompt it need not compute again, probably.
 
-    Bounded by the engine's own number of blocks and, like openvino-genai's cache, forgetting the least recently used first.
-    The engine may have let go of what is listed here; then a step takes longer than planned, and nothing else happens.
+    Bounded by the engine's own number of blocks and, like openvino-genai's cache, forgetting first what was least recently
+    handed out (``brim.engine.fake`` says more). The engine may have let go of what is listed here; then a step takes longer
+    than planned, and nothing else happens.
     """
 
     def __init__(self, most_blocks: int) -> None:
@@ -104,8 +105,8 @@ class PrefixIndex:
         return sum(1 for _ in takewhile(self._blocks.__contains__, hashes))
 
     def touch(self, hashes: Sequence[int]) -> None:
-        """These blocks are in the cache now; the last of them are forgotten first, for they are of no use without the first."""
-        for block in reversed(hashes):
+        """These blocks have been handed out now; the first of them are forgotten first."""
+        for block in hashes:
             self._blocks[block] = None
             self._blocks.move_to_end(block)
         while len(self._blocks) > self.most_blocks:

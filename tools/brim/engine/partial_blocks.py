@@ -32,8 +32,11 @@ class _Unsettled:
 class PartialBlocks:
     """The partly filled blocks that the engine may have, and the sequences that may be about to write into them.
 
-    What is known of the engine's blocks is too much rather than too little: a tail stays known until as many newer ones have
-    come as the engine has blocks. Knowing one too many makes somebody begin a step later.
+    What is known of the engine's blocks is too much rather than too little, and knowing one too many makes somebody begin a
+    step later. The engine forgets first the block that was handed out first (``brim.engine.fake``). So once a sequence has
+    ended, its last block outlives those that end later only where these have a block that nobody had before, or are among
+    the others of that moment: at most twice as many sequences as there are blocks. Of a sequence that was dropped two tails
+    are possible.
     """
 
     def __init__(self, total_blocks: int, block_tokens: int) -> None:
@@ -43,7 +46,7 @@ class PartialBlocks:
             total_blocks: of the engine; 0 when nothing is found again, and then everybody may begin.
             block_tokens: tokens a block.
         """
-        self._most, self._block_tokens = total_blocks, block_tokens
+        self._most, self._block_tokens = 5 * total_blocks, block_tokens
         self._tails: OrderedDict[Tail, None] = OrderedDict()
         self._by_blocks: dict[int, set[Tail]] = {}
         self._unsettled: dict[int, _Unsettled] = {}
@@ -92,23 +95,19 @@ class PartialBlocks:
         return other is not None and other.cut
 
     def ends(self, tokens: Sequence[int], hashes: Sequence[int]) -> None:
-        """A sequence ends, or is about to, with all of these tokens run, or all but the last one.
+        """A sequence ends, or may, with these tokens run.
 
         Args:
-            tokens: prompt and text.
+            tokens: of prompt and text.
             hashes: of their full blocks.
         """
-        if not self._most:
+        if not self._most or not len(tokens) % self._block_tokens:
             return
-        for length in (len(tokens) - 1, len(tokens)):
-            full = length // self._block_tokens
-            tail = (hashes[full - 1] if full else 0, tuple(tokens[full * self._block_tokens : length]))
-            if not tail[1]:
-                continue
-            self._tails[tail] = None
-            self._tails.move_to_end(tail)
-            self._by_blocks.setdefault(tail[0], set()).add(tail)
-        while len(self._tails) > 2 * self._most:
+        tail = (hashes[-1] if hashes else 0, tuple(tokens[len(hashes) * self._block_tokens :]))
+        self._tails[tail] = None
+        self._tails.move_to_end(tail)
+        self._by_blocks.setdefault(tail[0], set()).add(tail)
+        while len(self._tails) > self._most:
             tail, _ = self._tails.popitem(last=False)
             known = self._by_blocks[tail[0]]
             known.remove(tail)

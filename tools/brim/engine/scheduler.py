@@ -555,8 +555,8 @@ class Scheduler:
 
     def _produced(self, entry: Entry, produced: Produced, now_us: int) -> Iterator[Event]:
         request = entry.request
-        if produced.tokens and not entry.decoding:
-            entry.decoding = True
+        if not entry.decoding:
+            entry.decoding = bool(produced.tokens)
             entry.cached_tokens = len(entry.prompt)
             self._prefixes.touch(entry.hashes)
         new = produced.tokens
@@ -613,7 +613,8 @@ class Scheduler:
             del self._by_sequence[entry.sequence]
             self._leaving[entry.sequence] = Leaving(entry.number)
             if not entry.piece_tokens:
-                self._partial.ends(entry.engine_tokens, self._hashes(entry.engine_tokens))
+                for tokens in (entry.engine_tokens, entry.engine_tokens[:-1]):
+                    self._partial.ends(tokens, self._hashes(tokens))
             entry.sequence, entry.piece_tokens = None, 0
 
     def _free(self, entry: Entry) -> None:
@@ -646,11 +647,11 @@ class Scheduler:
         entry.cached_tokens = min(cached, len(entry.prompt) - 1)
 
     def _keep_prefix(self, entry: Entry, *, last_was_run: bool) -> None:
-        """The engine keeps prompt and text findable, but for a last token that it drew and never ran."""
-        tokens = entry.engine_tokens
+        """The engine keeps prompt and text findable, but for a last token that it drew and never ran. Of the prompt it is known."""
+        tokens = entry.engine_tokens if last_was_run else entry.engine_tokens[:-1]
         hashes = self._hashes(tokens)
         self._partial.ends(tokens, hashes)
-        self._prefixes.touch(hashes if last_was_run else hashes[: (len(tokens) - 1) // self._limits.block_tokens])
+        self._prefixes.touch(hashes[len(entry.hashes) :])
 
     def _gauges(self) -> None:
         self._counting.gauges(len(self._seated), len(self._waiting), self._used_blocks, self._ledger.used_blocks)

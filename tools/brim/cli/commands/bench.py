@@ -89,7 +89,7 @@ def bench(
         typer.Option(
             min=0.1,
             max=600,
-            help="simulation, generation-simulation: length of a point; a few thousand requests, or 13 s, when absent. "
+            help="simulation, generation-simulation: length of a point; a few thousand requests, or 20 s, when absent. "
             "overload: length of an open loop.",
         ),
     ] = None,
