@@ -355,7 +355,7 @@ def test_past_the_deadline_a_text_ends_with_an_error_of_its_own(whole: Place) ->
     with ExitStack() as stack:
         streams = [
             stack.enter_context(
-                Stream(whole.gateway.endpoint, b"a", {**GREEDY, "max_tokens": 900}, STORY, f"d{number}")
+                Stream(whole.gateway.endpoint, b"a", {**GREEDY, "max_tokens": 400}, STORY, f"d{number}")
             )
             for number in range(3)
         ]
@@ -372,7 +372,7 @@ def test_past_the_deadline_a_text_ends_with_an_error_of_its_own(whole: Place) ->
         assert len(errors) == busy[victim.name] and all(
             "draining: the server is being stopped" in one for one in errors
         )
-        assert {"".join(one.texts) for one in streams if one.error is None} <= {story("a", 900)}
+        assert {"".join(one.texts) for one in streams if one.error is None} <= {story("a", 400)}
         assert f"{victim.name}: its deadline has passed: what is under way ends" in whole.said
     until(lambda: victim not in whole.fleet.replicas, whole.said)
     place_order(whole.fleet.folder, Order(replicas=3))
