@@ -95,7 +95,7 @@ def until(holds: Callable[[], bool], what: object = "") -> None:
 
 
 @contextmanager
-def placed(checkout: Path, folder: Path, count: int, *, heals: int = 3) -> Iterator[Place]:
+def placed(checkout: Path, folder: Path, count: int, *, heals: int = 2) -> Iterator[Place]:
     (folder / "base").mkdir()
     base = story_model.make_project(folder / "base", step_s=0.01)
     service = load_service(base.services / f"{STORY}.yaml")
@@ -312,7 +312,7 @@ def test_drained_under_load_and_with_streams(whole: Place) -> None:
         lines = stack.enter_context(ExitStack())
         streams = [
             lines.enter_context(
-                Stream(whole.gateway.endpoint, b"a", {**GREEDY, "max_tokens": 400}, STORY, f"s{number}")
+                Stream(whole.gateway.endpoint, b"a", {**GREEDY, "max_tokens": 250}, STORY, f"s{number}")
             )
             for number in range(6)
         ]
@@ -333,7 +333,7 @@ def test_drained_under_load_and_with_streams(whole: Place) -> None:
         for stream in [*streams, later]:
             stream.finish()
             assert stream.error is None
-        assert {"".join(stream.texts) for stream in streams} == {story("a", 400)}
+        assert {"".join(stream.texts) for stream in streams} == {story("a", 250)}
         assert "".join(later.texts) == story("b", 5)
         assert [hosts(whole.gateway.admin)[port].sent for port in ports] == sent
         assert victim in whole.fleet.replicas, "their callers have not closed them yet"
