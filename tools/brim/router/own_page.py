@@ -29,6 +29,7 @@ def own_page(picker: Picker, pools: Pools, watch: Watch) -> str:
         [
             ({"model": model, "replica": replica, "reason": reason}, count)
             for (model, replica, reason), count in sorted(picker.picked.items())
+            if replica in pools.names
         ],
     )
     lines += _family(

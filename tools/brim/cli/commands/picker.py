@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from brim.cli.app import JsonFlag
+from brim.cli.commands.serve import stop_on_signal
 from brim.cli.output import put, put_answer, say
 from brim.errors import InputError
 from brim.router.decisions import DecisionLog, replay
-from brim.router.picker import Picker
 from brim.router.policy import POLICIES
 from brim.router.pools import Pools
 from brim.router.replica_file import Server
-from brim.router.serve import Listening, serve
 from brim.router.view import Settings
 from brim.router.watch import Looks, Watch
 from brim.server.endpoint import HOST_AND_PORT, LOOPBACK
@@ -106,6 +105,10 @@ def picker(
     )
     watch = Watch(pools, looks, say)
     log = None if decisions is None else DecisionLog(decisions)
+    # Envoy's messages take a third of a second to load, which no other command has to wait for.
+    from brim.router.picker import Picker
+    from brim.router.serve import Listening, serve
+
     served = Picker(pools, watch, classes=classes, decisions=log)
 
     def ready(where: Listening) -> None:
@@ -113,7 +116,8 @@ def picker(
         put(json.dumps(event) if as_json else "\n".join(f"{key}: {value}" for key, value in event.items()))
 
     try:
-        asyncio.run(serve(served, pools, watch, host=host, port=port, metrics_port=metrics_port, ready=ready))
+        with stop_on_signal():
+            asyncio.run(serve(served, pools, watch, host=host, port=port, metrics_port=metrics_port, ready=ready))
     finally:
         if log is not None:
             log.close()
