@@ -15,38 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from brim.gateway.admission import Admission
-from brim.gateway.clusters import cluster_name
+from brim.gateway.clusters import OTHERS
 from brim.gateway.envoy import find_envoy
-from brim.gateway.envoy_config import ROUTER
-from brim.gateway.picking import BodyMode, around, asking, picker_cluster, picking_filters
-from brim.gateway.routes import virtual_host
-from brim.gateway.xds import TYPE, Document, socket_address
+from brim.gateway.envoy_config import envoy_config
+from brim.gateway.limits import RequestLimits
+from brim.gateway.picking import BodyMode, picking
+from brim.gateway.replica_files import ReplicaFiles, write_whole
+from brim.gateway.replicas import Member, Replicas, file_of
+from brim.gateway.xds import Listen, Upstream
 from brim.server.ports import choose_ports
 from tests.conftest import ROOT
 
 MODELS = {"story": Admission(pieces=True), "sorter": Admission()}
 PATIENCE_S = 30.0
-POLICIES = f"{TYPE}extensions.load_balancing_policies"
-LEAST_REQUEST = {
-    "typed_extension_config": {
-        "name": "envoy.load_balancing_policies.subset",
-        "typed_config": {
-            "@type": f"{POLICIES}.subset.v3.Subset",
-            "fallback_policy": "NO_FALLBACK",
-            "subset_selectors": [{"keys": ["protocol"]}],
-            "subset_lb_policy": {
-                "policies": [
-                    {
-                        "typed_extension_config": {
-                            "name": "envoy.load_balancing_policies.least_request",
-                            "typed_config": {"@type": f"{POLICIES}.least_request.v3.LeastRequest"},
-                        }
-                    }
-                ]
-            },
-        },
-    }
-}
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
@@ -76,40 +57,33 @@ def post(address: str, path: str, body: Any, **headers: str) -> dict[str, Any]:
 class Picked:
     """All of it, running."""
 
-    folder: Path
+    files: ReplicaFiles
     servers: dict[str, subprocess.Popen[str]]
-    pages: dict[str, str]
+    upstreams: dict[str, Upstream]
     gateway: str = ""
     admin: str = ""
     picker: subprocess.Popen[str] | None = None
     picker_ready: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def file(self) -> Path:
-        return self.folder / "replicas.json"
+    def folder(self) -> Path:
+        return self.files.folder
 
-    def publish(self, names: Sequence[str], **status: str) -> None:
-        hosts = []
-        for name in names:
-            host, port = self.pages[name].split(":")
-            brim = {"replica": name, "metrics": self.pages[name]}
-            hosts.append(
-                {
-                    "endpoint": {"address": socket_address(host, int(port))},
-                    "metadata": {"filter_metadata": {"envoy.lb": {"protocol": "http"}, "brim": brim}},
-                    **({"health_status": status[name]} if name in status else {}),
-                }
-            )
-        assignment = {"cluster_name": "all", "endpoints": [{"lb_endpoints": hosts}]}
-        self.put(
-            json.dumps({"resources": [{"@type": f"{TYPE}config.endpoint.v3.ClusterLoadAssignment", **assignment}]})
-        )
+    @property
+    def file(self) -> Path:
+        return file_of(self.folder, OTHERS)
+
+    def publish(self, **draining: bool) -> None:
+        """Write the files that Envoy and the picker watch."""
+        members = [
+            Member(name, upstream, draining=draining.get(name, False), metrics=upstream.http)
+            for name, upstream in self.upstreams.items()
+        ]
+        self.files.publish(members)
 
     def put(self, text: str) -> None:
-        """The file that Envoy and the picker watch."""
-        new = self.folder / "new"
-        new.write_text(text, encoding="utf-8")
-        new.replace(self.file)
+        """Write one of them otherwise."""
+        write_whole(self.file, text)
 
     def story(self, prompt: str, **headers: str) -> dict[str, Any]:
         return post(self.gateway, "/v2/models/story/generate_stream", {"text_input": prompt}, **headers)
@@ -118,7 +92,7 @@ class Picked:
         return post(self.gateway, "/v2/models/sorter/infer", {"inputs": []}, **headers)
 
     def tell(self, name: str, **told: float) -> None:
-        post(self.pages[name], "/told", told)
+        post(self.upstreams[name].http, "/told", told)
 
     def page(self) -> dict[str, float]:
         lines = get(self.picker_ready["metrics"], "/metrics").splitlines()
@@ -127,53 +101,11 @@ class Picked:
     def looked(self) -> None:
         """Wait until the picker has seen every page again."""
         before = self.page()["brim_picker_scrape_total"]
-        wait_until(lambda: self.page()["brim_picker_scrape_total"] >= before + 2 * len(self.pages) + 1, "no scrape")
+        wait_until(lambda: self.page()["brim_picker_scrape_total"] >= before + 2 * len(self.upstreams) + 1, "no scrape")
 
     def envoy(self, name: str) -> int:
         found = json.loads(get(self.admin, f"/stats?format=json&filter=^{name}$"))["stats"]
         return sum(one.get("value", 0) for one in found)
-
-
-def config(folder: Path, picker: str, port: int, admin_port: int, mode: BodyMode) -> Document:
-    eds = {
-        "resource_api_version": "V3",
-        "path_config_source": {"path": str(folder / "replicas.json"), "watched_directory": {"path": str(folder)}},
-    }
-    clusters = [
-        {
-            "name": name,
-            "type": "EDS",
-            "eds_cluster_config": {"service_name": "all", "eds_config": eds},
-            "connect_timeout": "1s",
-            "load_balancing_policy": {"policies": [around(LEAST_REQUEST)]},
-        }
-        for name in ("triton", "around", *map(cluster_name, MODELS))
-    ]
-    manager = {
-        "@type": f"{TYPE}extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "callers",
-        "route_config": {"virtual_hosts": [asking(virtual_host(MODELS), MODELS, ["story"], mode)]},
-        "http_filters": [*picking_filters(mode), ROUTER],
-    }
-    return {
-        "admin": {"address": socket_address("127.0.0.1", admin_port)},
-        "static_resources": {
-            "listeners": [
-                {
-                    "name": "callers",
-                    "address": socket_address("127.0.0.1", port),
-                    "filter_chains": [
-                        {
-                            "filters": [
-                                {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
-                            ]
-                        }
-                    ],
-                }
-            ],
-            "clusters": [*clusters, picker_cluster(picker)],
-        },
-    }
 
 
 @contextmanager
@@ -193,14 +125,23 @@ def picked(folder: Path, mode: BodyMode = BodyMode.BUFFERED) -> Iterator[Picked]
         started = {
             name: stack.enter_context(child(["tests/server/replica_stub.py", name, "0"])) for name in ("a", "b", "c")
         }
-        pages = {name: f"127.0.0.1:{ready['http']}" for name, (_, ready) in started.items()}
-        all_of_it = Picked(folder, {name: process for name, (process, _) in started.items()}, pages)
-        all_of_it.publish(list(pages))
-        ports = choose_ports("127.0.0.1", {"gateway": None, "admin": None})
+        upstreams = {
+            name: Upstream(*(f"127.0.0.1:{ready[protocol]}" for protocol in ("http", "grpc")))
+            for name, (_, ready) in started.items()
+        }
+        files = ReplicaFiles(folder / "hosts", list(MODELS))
+        all_of_it = Picked(files, {name: process for name, (process, _) in started.items()}, upstreams)
+        all_of_it.publish()
+        ports = choose_ports("127.0.0.1", {"gateway": None, "admin": None, "metrics": None})
         all_of_it.gateway, all_of_it.admin = (f"127.0.0.1:{ports[name]}" for name in ("gateway", "admin"))
         arguments = ["-m", "brim", "picker", "--json", "--eds", str(all_of_it.file), "--gateway-admin", all_of_it.admin]
         all_of_it.picker, all_of_it.picker_ready = stack.enter_context(child(arguments))
-        document = config(folder, all_of_it.picker_ready["picker"], ports["gateway"], ports["admin"], mode)
+        document = envoy_config(
+            Replicas(files.folder, picking=picking(all_of_it.picker_ready["picker"], MODELS, ["story"], mode)),
+            Listen("127.0.0.1", ports["gateway"], ports["admin"], "127.0.0.1", ports["metrics"]),
+            RequestLimits(),
+            MODELS,
+        )
         path = folder / "envoy.json"
         path.write_text(json.dumps(document), encoding="utf-8")
         command = [str(find_envoy()), "-c", str(path), "--disable-hot-restart", "--concurrency", "1"]

@@ -1,6 +1,6 @@
 """A server that answers inferences as a replica would, tells who it is, and has a metrics page: ``NAME DELAY_S``, ports chosen.
 
-Prints ``{"http": port}`` when it listens. ``POST /told`` sets what its page says; requests in flight show as running.
+Prints ``{"http": port, "grpc": port}`` when it listens. ``POST /told`` sets what its page says; requests in flight show as running.
 """
 
 from __future__ import annotations
@@ -70,10 +70,16 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Callers leave."""
+
 
 if __name__ == "__main__":
     Handler.name, Handler.delay_s = sys.argv[1], float(sys.argv[2])
-    with Server(("127.0.0.1", 0), Handler) as server:
-        sys.stdout.write(f"{json.dumps({'http': server.server_address[1]})}\n")
+    # Two ports, as a replica has.
+    with Server(("127.0.0.1", 0), Handler) as first, Server(("127.0.0.1", 0), Handler) as second:
+        threading.Thread(target=second.serve_forever, daemon=True).start()
+        ports = {"http": first.server_address[1], "grpc": second.server_address[1]}
+        sys.stdout.write(f"{json.dumps(ports)}\n")
         sys.stdout.flush()
-        server.serve_forever()
+        first.serve_forever()

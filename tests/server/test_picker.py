@@ -27,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Picked]:
 @pytest.fixture
 def fleet(shared: Picked) -> Picked:
     """With idle replicas, whose pages say so."""
-    for name in shared.pages:
+    for name in shared.upstreams:
         shared.tell(name, waiting=0, usage=0.0)
     shared.looked()
     return shared
@@ -52,7 +52,7 @@ def test_a_prompt_goes_where_its_beginning_is(fleet: Picked) -> None:
     answers = [fleet.story(f"{LONG} and then {number}") for number in range(6)]
     homes = {answer["replica"] for answer in answers}
     assert len(homes) == 1
-    assert all(answer["picked"].split(",")[0] == fleet.pages[answer["replica"]] for answer in answers)
+    assert all(answer["picked"].split(",")[0] == fleet.upstreams[answer["replica"]].http for answer in answers)
     # Not when that replica has no room.
     (home,) = homes
     fleet.tell(home, usage=0.95)
@@ -90,7 +90,7 @@ def test_a_caller_names_no_replica(fleet: Picked) -> None:
     fleet.tell("a", waiting=9)
     fleet.tell("b", waiting=9)
     fleet.looked()
-    answers = [fleet.sort(**{"x-gateway-destination-endpoint": fleet.pages["a"]}) for _ in range(4)]
+    answers = [fleet.sort(**{"x-gateway-destination-endpoint": fleet.upstreams["a"].http}) for _ in range(4)]
     assert {answer["replica"] for answer in answers} == {"c"}
 
 
@@ -117,14 +117,14 @@ def test_a_replica_that_starts_anew_holds_no_prefix(fleet: Picked) -> None:
 
 def test_a_draining_replica_gets_nothing_and_a_broken_file_changes_nothing(fleet: Picked) -> None:
     good = fleet.file.read_text(encoding="utf-8")
-    fleet.publish("abc", a="DRAINING")
+    fleet.publish(a=True)
     wait_until(lambda: fleet.page()["brim_picker_file_read_total"] >= 1, "the file is not read")
     assert "a" not in {answer["replica"] for answer in at_once(12, lambda number: fleet.sort(x_delay_s="0.2"))}
     refused = fleet.page()["brim_picker_file_refused_total"]
     fleet.put(good[: len(good) // 2])
     wait_until(lambda: fleet.page()["brim_picker_file_refused_total"] > refused, "the broken file is not noticed")
     assert {answer["replica"] for answer in at_once(12, lambda number: fleet.sort(x_delay_s="0.2"))} == {"b", "c"}
-    fleet.put(good)
+    fleet.publish()
     wait_until(
         lambda: "a" in {answer["replica"] for answer in at_once(9, lambda number: fleet.sort(x_delay_s="0.1"))},
         "a does not come back",

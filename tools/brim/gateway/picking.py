@@ -10,6 +10,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from brim.gateway.clusters import cluster_name
+from brim.gateway.replicas import Picking
 from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import TYPE, Document, address_of, equal, is_address
 from brim.router.protocol import DESTINATION, READ_HEADERS
@@ -31,6 +32,25 @@ class BodyMode(StrEnum):
     """All at once, and a timeout holds. What ``brim picker`` is asked with."""
     FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
     """To and fro in pieces, as the Gateway API Inference Extension's own picker has it. Envoy has no timeout for it."""
+
+
+def picking(
+    address: str, models: Collection[str], token_models: Collection[str], mode: BodyMode = BodyMode.BUFFERED
+) -> Picking:
+    """All of it, for ``brim.gateway.replicas.Replicas``.
+
+    Args:
+        address: of the picker, ``host:port``.
+        models: whose inferences it is asked about.
+        token_models: those of them whose prompts it is shown.
+        mode: how.
+    """
+    return Picking(
+        picking_filters(mode),
+        [picker_cluster(address)],
+        around,
+        lambda host: asking(host, models, token_models, mode),
+    )
 
 
 def picker_cluster(address: str) -> Document:
