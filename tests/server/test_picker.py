@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import signal
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
 
 from brim.gateway.picking import BodyMode
 from tests.server.picked import Picked, at_once, picked, wait_until
@@ -105,6 +109,37 @@ def test_only_inferences_are_asked_about(fleet: Picked) -> None:
     assert fleet.envoy("http.callers.ext_proc.streams_started") == before
     fleet.sort()
     assert fleet.envoy("http.callers.ext_proc.streams_started") == before + 1
+
+
+def test_a_request_is_asked_about_once_whatever_its_protocol(fleet: Picked) -> None:
+    def picked_as(model: str) -> float:
+        return sum(value for name, value in fleet.page().items() if f'picks_total{{model="{model}"' in name)
+
+    # The servers here speak no gRPC. Its model is known only once its message is there.
+    before = picks(fleet)
+    with InferenceServerClient(fleet.gateway) as client:
+        for model in ("story", "sorter"):
+            tensor = InferInput("text_input", [1], "BYTES")
+            tensor.set_data_from_numpy(np.array([LONG.encode()], dtype=np.object_))
+            asked = picked_as(model)
+            with pytest.raises(InferenceServerException):
+                client.infer(model, [tensor])
+            assert picked_as(model) == asked + 1
+    assert picks(fleet) == before + 2
+    blocks = sum(value for name, value in fleet.page().items() if 'prefix_blocks{model="story"' in name)
+    assert blocks > 0
+    # Plain HTTP/2 comes by twice.
+    body = '{"inputs": []}'
+    url = f"http://{fleet.gateway}/v2/models/sorter/infer"
+    answer = subprocess.run(
+        ["curl", "-s", "--http2-prior-knowledge", "-d", body, url],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert '"picked": "127' in answer.stdout
+    assert picks(fleet) == before + 3
 
 
 def test_a_replica_that_starts_anew_holds_no_prefix(fleet: Picked) -> None:

@@ -238,7 +238,7 @@ def test_only_routes_of_inferences_are_asked_about() -> None:
             key: value for key, value in before.items() if key != "typed_per_filter_config"
         }
         if config is not None:
-            modes.append(config["config"]["overrides"]["processing_mode"]["request_body_mode"])
+            modes.append(config["overrides"]["processing_mode"]["request_body_mode"])
             assert route["route"]["cluster"] in ("triton/story", "triton/sorter", "triton")
     # gRPC of both, the stream, pieces and one text of the language model, and what is inferred over HTTP of both.
     assert sorted(modes) == ["BUFFERED"] * 4 + ["NONE"] * 3

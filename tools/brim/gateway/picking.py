@@ -1,7 +1,9 @@
 """A picker in front of the balancing: Envoy asks it which replica takes a request, and goes on without it when it does not say.
 
-The filter is off but on routes of inferences, so that everything else costs nothing. A picker that is dead, hung or slow costs
-its callers ``TIMEOUT_S`` at most, until its health check has failed; then nothing, and the balancing decides alone.
+The filter asks nothing but where a route says so, and only routes of inferences do. It cannot be left out on the others: Envoy
+decides that by the route that a request has at first, and ``filter.lua`` gives it another one. A picker that is dead, hung or
+slow costs its callers ``TIMEOUT_S`` at most for each of its answers, until its health check has failed; then nothing, and the
+balancing decides alone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ TIMEOUT_S = 0.05
 HEALTH_EVERY_S, HEALTH_TIMEOUT_S = 1, 0.5
 MOST_REQUESTS = 65_536
 """Each request under way is a call of the picker's, too."""
+
+SILENT: Document = {"request_header_mode": "SKIP", "response_header_mode": "SKIP"}
+"""Of a route that asks nothing."""
 
 
 class BodyMode(StrEnum):
@@ -102,14 +107,13 @@ def picking_filters(mode: BodyMode = BodyMode.BUFFERED) -> list[Document]:
         },
         {
             "name": FILTER,
-            "disabled": True,
             "typed_config": {
                 "@type": f"{TYPE}extensions.filters.http.ext_proc.v3.ExternalProcessor",
                 # Without a timeout of its own: a call lasts as long as its request.
                 "grpc_service": {"envoy_grpc": {"cluster_name": PICKER}},
                 "failure_mode_allow": True,
                 "message_timeout": f"{TIMEOUT_S}s",
-                "processing_mode": _mode("NONE"),
+                "processing_mode": SILENT,
                 "mutation_rules": {"disallow_all": True, "allow_expression": {"regex": DESTINATION}} if own else {},
                 "route_cache_action": "RETAIN",
                 # Ours refuses nothing. The other one may: with 429 what is to be shed, with 503 where nothing is ready.
@@ -158,22 +162,18 @@ def asking(
 
 
 def _asking(route: Document, body_modes: dict[str, str], *, any_tokens: bool) -> Document:
-    cluster = route.get("route", {}).get("cluster")
-    if route["match"].get("path") == GRPC_STREAM:
+    cluster, match = route.get("route", {}).get("cluster"), route["match"]
+    mode: Document | None = None
+    if match.get("path") == GRPC_STREAM:
         # Its messages may never end, and each may be for another model: only the queues can be looked at.
-        body = "NONE" if any_tokens else None
-    elif equal(":method", "GET") in route["match"].get("headers", ()):
-        body = None
-    else:
-        body = body_modes.get(cluster)
-    if body is None:
+        mode = _mode("NONE") if any_tokens else None
+    elif cluster in body_modes and equal(":method", "GET") not in match.get("headers", ()):
+        mode = _mode(body_modes[cluster])
+    if mode is None:
         return route
     config = {
-        "@type": f"{TYPE}config.route.v3.FilterConfig",
-        "config": {
-            "@type": f"{TYPE}extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
-            "overrides": {"processing_mode": _mode(body)},
-        },
+        "@type": f"{TYPE}extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
+        "overrides": {"processing_mode": mode},
     }
     return {**route, "typed_per_filter_config": {**route.get("typed_per_filter_config", {}), FILTER: config}}
 
