@@ -135,7 +135,11 @@ def test_what_is_under_way_is_summed_over_clusters() -> None:
     def host(port: int, active: int, status: str) -> dict[str, Any]:
         return {
             "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
-            "stats": [{"name": "rq_active", "type": "GAUGE", "value": str(active)}, {"name": "cx_active"}],
+            "stats": [
+                {"name": "rq_active", "type": "GAUGE", "value": str(active)},
+                {"name": "rq_total", "value": "7"},
+                {"name": "cx"},
+            ],
             "health_status": {"eds_health_status": status},
         }
 
@@ -146,7 +150,7 @@ def test_what_is_under_way_is_summed_over_clusters() -> None:
             {"name": "empty"},
         ]
     }
-    assert hosts_in(page) == {"127.0.0.1:1": Host(5, draining=False), "127.0.0.1:2": Host(1, draining=True)}
+    assert hosts_in(page) == {"127.0.0.1:1": Host(5, 14, draining=False), "127.0.0.1:2": Host(1, 14, draining=True)}
 
 
 def routes(*, many: bool) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from brim.engine.end_file import VARIABLE
 from brim.errors import BrimError, InputError, ServerFailed
 from brim.fleet.orders import ORDERS_FOLDER, Order, taken_orders, write_status
 from brim.fleet.pace import Slowness
@@ -26,14 +28,13 @@ from brim.gateway.replicas import Balance, Picking, Replicas
 from brim.server.embedded import EmbeddedServer
 from brim.server.healing import Bounds
 from brim.server.logs import bound_log
-from brim.server.model_control import ModelControl
 
 KEPT_ORDERS = 20
 HOSTS_FOLDER = "hosts"
 QUIET_LOOKS = 2
 """In a row, at which nothing was under way on a replica that drains."""
 LAST_WORDS_S = 2.0
-"""What a model gets to end the texts that are past the deadline, each with an error of its own."""
+"""What hosts get to end the texts that are past the deadline, each with an error of its own."""
 
 
 class Fleet:
@@ -218,12 +219,16 @@ class Fleet:
     def _add(self) -> Replica:
         self._numbered += 1
         name = f"r{self._numbered}"
-        replica = Replica(
-            name, self._make(name), bounds=self._bounds, start_turn=self._turn, paced=self._paced, say=self._say
-        )
+        server = self._make(name)
+        told = {**server.options.extra_environment, VARIABLE: str(self._end_file(name))}
+        server.options = replace(server.options, extra_environment=told)
+        replica = Replica(name, server, bounds=self._bounds, start_turn=self._turn, paced=self._paced, say=self._say)
         self.replicas.append(replica)
         replica.begin()
         return replica
+
+    def _end_file(self, name: str) -> Path:
+        return self.folder.absolute() / f"{name}.end"
 
     def _take_orders(self) -> None:
         for name, order in taken_orders(self.folder):
@@ -290,7 +295,9 @@ class Fleet:
 
         def end() -> None:
             if late:
-                _end_texts(replica)
+                # Else they would be cut off without a word.
+                self._end_file(replica.name).touch()
+                time.sleep(LAST_WORDS_S)
             replica.stop()
 
         assert self._ended is not None
@@ -352,12 +359,3 @@ def attended(fleet: Fleet, every_s: float = 0.1) -> Iterator[None]:
         thread.join()
     for error in failed:
         raise error
-
-
-def _end_texts(replica: Replica) -> None:
-    """A text ends with an error of its own when its model is unloaded; when its server ends it is only cut."""
-    with suppress(ServerFailed):
-        control = ModelControl(replica.server.endpoint, {})
-        for model in replica.server.models:
-            control.unload(model)
-        time.sleep(LAST_WORDS_S)

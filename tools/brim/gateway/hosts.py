@@ -21,10 +21,12 @@ class Host:
 
     Attributes:
         under_way: requests and streams that have not ended.
+        sent: all that have been sent there, canaries aside.
         draining: no cluster gives it any more.
     """
 
     under_way: int
+    sent: int
     draining: bool
 
 
@@ -55,8 +57,12 @@ def hosts_in(page: Mapping[str, Any]) -> dict[str, Host]:
             address = f"{socket['address']}:{socket['port_value']}"
             stats = {stat["name"]: int(stat.get("value", 0)) for stat in status.get("stats", ())}
             draining = status.get("health_status", {}).get("eds_health_status") == "DRAINING"
-            before = found.get(address, Host(0, draining=True))
-            found[address] = Host(before.under_way + stats.get("rq_active", 0), before.draining and draining)
+            before = found.get(address, Host(0, 0, draining=True))
+            found[address] = Host(
+                before.under_way + stats.get("rq_active", 0),
+                before.sent + stats.get("rq_total", 0),
+                before.draining and draining,
+            )
     return found
 
 
