@@ -7,7 +7,7 @@ cache holds. Each replica can keep some of them, if it is always the same ones t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,12 +54,15 @@ class Traffic:
         zipf: how much more popular some beginnings are than others: the n-th comes 1 / n^zipf times as often as the first.
     """
 
-    requests: int = 1_500
-    rate_per_s: float = 45
+    requests: int = 1_200
+    rate_per_s: float = 60
     shared_tokens: int = 512
     own_tokens: int = 64
     output_tokens: int = 24
     zipf: float = 0.8
+
+
+DEFAULT_TRAFFIC = Traffic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +103,17 @@ def draw(traffic: Traffic, seed: int) -> list[Prompted]:
     ]
 
 
-def compare(traffic: Traffic, *, seed: int, fleet: Fleet = FLEET) -> list[Line]:
+def compare(
+    traffic: Traffic, *, seed: int, fleet: Fleet = FLEET, on_progress: Callable[[str], None] = lambda _: None
+) -> list[Line]:
     """Every policy with the same traffic."""
     prompted = draw(traffic, seed)
     settings = Settings(seed=seed, block_tokens=fleet.limits.block_tokens)
-    return [_line(policy, route(prompted, fleet, policy, settings)) for policy in (PICKED, *BESIDE)]
+    lines = []
+    for policy in (PICKED, *BESIDE):
+        on_progress(f"{len(prompted)} requests over {fleet.replicas} replicas by {policy}")
+        lines.append(_line(policy, route(prompted, fleet, policy, settings)))
+    return lines
 
 
 def misses(lines: Sequence[Line]) -> list[str]:
