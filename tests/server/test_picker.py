@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import signal
 import subprocess
 import threading
@@ -12,12 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
+from brim.fleet.picker import PickerProcess, choose_place
+from brim.gateway.clusters import OTHERS
 from brim.gateway.picking import BodyMode
-from tests.server.picked import Picked, at_once, picked, wait_until
+from brim.gateway.replica_files import ReplicaFiles
+from brim.gateway.replicas import file_of
+from brim.retries import Budget
+from tests.server.picked import Picked, at_once, get, picked, wait_until
 
 LONG = "Once upon a time " * 80
 
@@ -234,3 +241,36 @@ def test_a_gateway_that_streams_bodies_both_ways_is_answered_as_well(tmp_path: P
         assert {answer["bytes"] for answer in answers} == {len(long) + 1 + len('{"text_input": ""}')}
         assert fleet.sort()["picked"]
         assert in_flight(fleet) == {}
+
+
+def test_a_picker_that_ends_is_started_again_and_one_that_never_stays_is_let_go(tmp_path: Path) -> None:
+    files = ReplicaFiles(tmp_path / "hosts", [])
+    said: list[str] = []
+    place = choose_place("127.0.0.1")
+
+    def answers() -> bool:
+        try:
+            return "brim_picker_replicas 0" in get(place.metrics, "/metrics")
+        except OSError:
+            return False
+
+    log_file = tmp_path / "picker.log"
+    with PickerProcess(
+        place, file_of(files.folder, OTHERS), "127.0.0.1:1", {"batch": 2}, log_file, said.append
+    ) as picker:
+        wait_until(answers, "the picker does not answer")
+        first = picker.pid
+        assert first is not None
+        picker.keep_running()
+        assert picker.pid == first and said == []
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: picker.keep_running() or picker.pid != first, "it is not started again")
+        wait_until(answers, "the picker does not answer again")
+        assert len(said) == 1 and "started again" in said[0]
+        second = picker.pid
+    assert second is not None and not psutil.pid_exists(second)
+    absent = tmp_path / "nowhere.json"
+    with PickerProcess(choose_place("127.0.0.1"), absent, "127.0.0.1:1", {}, log_file, said.append) as picker:
+        picker.budget = Budget(1, 600.0)
+        wait_until(lambda: picker.keep_running() or picker.pid is None, "it is tried for ever")
+    assert "too often" in said[-1] and "nowhere.json" in log_file.read_text(encoding="utf-8")

@@ -66,6 +66,7 @@ class PickerProcess:
         classes: class of callers -> its priority.
         log_file: where its output goes.
         say: told what happens.
+        budget: of starts.
     """
 
     place: PickerPlace
@@ -74,8 +75,8 @@ class PickerProcess:
     classes: Mapping[str, int]
     log_file: Path
     say: Callable[[str], None]
+    budget: Budget = field(default_factory=lambda: Budget(Bounds().heals, Bounds().within_s))
     _process: subprocess.Popen[bytes] | None = None
-    _budget: Budget = field(default_factory=lambda: Budget(Bounds().heals, Bounds().within_s))
 
     @property
     def pid(self) -> int | None:
@@ -99,7 +100,7 @@ class PickerProcess:
         if self._process is None or (status := self._process.poll()) is None:
             return
         self._end()
-        pause_s = self._budget.spend(time.monotonic())
+        pause_s = self.budget.spend(time.monotonic())
         if pause_s is None:
             self.say(
                 f"the picker ended with status {status}, too often: the gateway goes on without; see {self.log_file}"

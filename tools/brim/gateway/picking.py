@@ -40,21 +40,21 @@ class BodyMode(StrEnum):
 
 
 def picking(
-    address: str, models: Collection[str], token_models: Collection[str], mode: BodyMode = BodyMode.BUFFERED
+    address: str, models: Collection[str], shown: Collection[str], mode: BodyMode = BodyMode.BUFFERED
 ) -> Picking:
     """All of it, for ``brim.gateway.replicas.Replicas``.
 
     Args:
         address: of the picker, ``host:port``.
         models: whose inferences it is asked about.
-        token_models: those of them whose prompts it is shown.
+        shown: those of them whose prompts it is shown.
         mode: how.
     """
     return Picking(
         picking_filters(mode),
         [picker_cluster(address)],
         around,
-        lambda host: asking(host, models, token_models, mode),
+        lambda host: asking(host, models, shown, mode),
     )
 
 
@@ -147,26 +147,26 @@ def around(fallback: Document) -> Document:
 
 
 def asking(
-    host: Document, models: Collection[str], token_models: Collection[str], mode: BodyMode = BodyMode.BUFFERED
+    host: Document, models: Collection[str], shown: Collection[str], mode: BodyMode = BodyMode.BUFFERED
 ) -> Document:
     """A virtual host whose inferences the picker is asked about.
 
     Args:
         host: as ``brim.gateway.routes.virtual_host`` makes it.
         models: whose inferences.
-        token_models: those of them whose prompts the picker is shown.
+        shown: those of them whose prompts the picker is shown.
         mode: how.
     """
-    body_modes = {cluster_name(model): mode.value if model in token_models else "NONE" for model in models}
-    return {**host, "routes": [_asking(route, body_modes, any_tokens=bool(token_models)) for route in host["routes"]]}
+    body_modes = {cluster_name(model): mode.value if model in shown else "NONE" for model in models}
+    return {**host, "routes": [_asking(route, body_modes) for route in host["routes"]]}
 
 
-def _asking(route: Document, body_modes: dict[str, str], *, any_tokens: bool) -> Document:
+def _asking(route: Document, body_modes: dict[str, str]) -> Document:
     cluster, match = route.get("route", {}).get("cluster"), route["match"]
     mode: Document | None = None
     if match.get("path") == GRPC_STREAM:
         # Its messages may never end, and each may be for another model: only the queues can be looked at.
-        mode = _mode("NONE") if any_tokens else None
+        mode = _mode("NONE") if body_modes else None
     elif cluster in body_modes and equal(":method", "GET") not in match.get("headers", ()):
         mode = _mode(body_modes[cluster])
     if mode is None:

@@ -73,13 +73,15 @@ def picker_of(
 
 def plan_picker(picks: Picks, services: Sequence[Service]) -> PickerPlan | None:
     """None where there is nothing to pick for."""
-    token_models = [service.name for service in services if service.generation is not None]
-    models = {Picks.NONE: [], Picks.TEXTS: token_models, Picks.ALL: [service.name for service in services]}[picks]
+    texts = [service.name for service in services if service.generation is not None]
+    models = {Picks.NONE: [], Picks.TEXTS: texts, Picks.ALL: [service.name for service in services]}[picks]
     if not models:
         return None
+    # Where an engine keeps no prefixes, its prompts need not be looked at: the queues and the KV cache decide.
+    kept = [one.name for one in services if one.generation is not None and one.generation.prefix_cache]
     place = choose_place(LOOPBACK)
     classes = {caller.name: caller.priority for service in services for caller in service.callers}
-    return PickerPlan(place, picking(place.address, models, token_models), classes)
+    return PickerPlan(place, picking(place.address, models, kept), classes)
 
 
 @dataclass(frozen=True, slots=True)
