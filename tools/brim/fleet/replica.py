@@ -167,7 +167,11 @@ class Replica:
             return None
         weight = SLOW_WEIGHT if self.slow else WELL_WEIGHT
         return Member(
-            self.name, Upstream(endpoint.http, endpoint.grpc), draining=state is State.DRAINING, weight=weight
+            self.name,
+            Upstream(endpoint.http, endpoint.grpc),
+            draining=state is State.DRAINING,
+            weight=weight,
+            metrics=endpoint.metrics,
         )
 
     def begin(self) -> None:

@@ -176,7 +176,7 @@ def _listener(
                             "normalize_path": True,
                             "path_with_escaped_slashes_action": "REJECT_REQUEST",
                             "stream_idle_timeout": seconds(longest_us(models)),
-                            "route_config": {"virtual_hosts": [virtual_host(models, many=replicas is not None)]},
+                            "route_config": {"virtual_hosts": [_virtual_host(models, replicas)]},
                             "local_reply_config": {"mappers": local_replies()},
                             "access_log": counters(),
                             "http_filters": [
@@ -202,6 +202,11 @@ def _listener(
             }
         ],
     }
+
+
+def _virtual_host(models: Mapping[str, Admission], replicas: Replicas | None) -> Document:
+    host = virtual_host(models, many=replicas is not None)
+    return replicas.picking.asking(host) if replicas and replicas.picking else host
 
 
 def _metrics_listener(listen: Listen) -> Document:

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from brim.gateway.xds import GRPC, HTTP, SUBSET_KEY, TYPE, Document, Upstream, address_of, subset
+from brim.router.replica_file import BRIM, METRICS, NAME
 
 POLICIES = f"{TYPE}extensions.load_balancing_policies"
 CHOICES = 8
@@ -38,6 +39,10 @@ class Balance(StrEnum):
     ROUND_ROBIN = "round-robin"
 
 
+def _as_it_is(host: Document) -> Document:
+    return host
+
+
 @dataclass(frozen=True, slots=True)
 class Picking:
     """What picks a replica in front of the balancing, which stays its fallback.
@@ -46,11 +51,13 @@ class Picking:
         filters: HTTP filters, in front of the router.
         clusters: that the filters speak to.
         around: the policy of a cluster, from the balancing that it falls back on.
+        asking: the virtual host, from the one whose routes ask nobody.
     """
 
     filters: Sequence[Document]
     clusters: Sequence[Document]
     around: Callable[[Document], Document]
+    asking: Callable[[Document], Document] = _as_it_is
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +84,14 @@ class Member:
         upstream: where it answers.
         draining: it gets no more requests, and those under way go on.
         weight: its share. Envoy divides it by the requests under way, where they are looked at.
+        metrics: its metrics page, ``host:port``, for a picker; None where there is none.
     """
 
     name: str
     upstream: Upstream
     draining: bool = False
     weight: int = 1
+    metrics: str | None = None
 
 
 def file_of(folder: Path, cluster: str) -> Path:
@@ -114,12 +123,18 @@ def _hosts(member: Member) -> list[Document]:
     return [
         {
             "endpoint": {"address": address_of(address), "health_check_config": http},
-            "metadata": subset(protocol),
+            "metadata": _metadata(protocol, member),
             "load_balancing_weight": member.weight,
             **({"health_status": "DRAINING"} if member.draining else {}),
         }
         for protocol, address in ((HTTP, member.upstream.http), (GRPC, member.upstream.grpc))
     ]
+
+
+def _metadata(protocol: str, member: Member) -> Document:
+    """What Envoy tells the two ports apart by; and for a picker, whose they are (``brim.router.replica_file``)."""
+    page = {} if member.metrics is None else {METRICS: member.metrics}
+    return {"filter_metadata": {**subset(protocol)["filter_metadata"], BRIM: {NAME: member.name, **page}}}
 
 
 def found_in_files(name: str, replicas: Replicas) -> Document:

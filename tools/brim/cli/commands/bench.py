@@ -20,6 +20,7 @@ from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
 from brim.cli.commands.bench_generation_simulation import bench_generation_simulation
 from brim.cli.commands.bench_overload import bench_overload
+from brim.cli.commands.bench_routing import bench_routing
 from brim.cli.commands.bench_simulation import bench_simulation, refuse_options_of_others
 from brim.cli.commands.bench_tuning import bench_tuning
 from brim.cli.commands.serve import new_log, require_artifacts, stop_on_signal
@@ -46,6 +47,7 @@ class Benchmark(StrEnum):
     TUNING = "tuning"
     OVERLOAD = "overload"
     FLEET = "fleet"
+    ROUTING = "routing"
     GENERATION = "generation"
     GENERATION_SIMULATION = "generation-simulation"
 
@@ -70,6 +72,7 @@ def bench(
             "tuning: what `brim tune` chooses against an exhaustive sweep. "
             "overload: what the gateway does at up to ten times the capacity. "
             "fleet: replicas of which one is slow, killed or drained, against a healthy fleet. "
+            "routing: prompts that share beginnings over simulated replicas, policy against policy. "
             "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
             "generation-simulation: the simulator of token models against the engine, and continuous against static batching."
         ),
@@ -84,7 +87,11 @@ def bench(
     seed: Annotated[int, typer.Option(min=0, help="For what is sent.")] = 0,
     points: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="simulation, generation-simulation: so many of the grid's points."),
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="simulation, generation-simulation: so many of the grid's points. routing: requests.",
+        ),
     ] = None,
     seconds: Annotated[
         float | None,
@@ -124,6 +131,10 @@ def bench(
         refuse_options_of_others(benchmark.value, {"a service": name, "--points": points})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-overload"
         return bench_overload(project, folder, rounds=rounds, seconds=seconds, seed=seed, as_json=as_json)
+    if benchmark is Benchmark.ROUTING:
+        refuse_options_of_others(benchmark.value, {"a service": name, "--rounds": rounds, "--seconds": seconds})
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-routing"
+        return bench_routing(folder, points=points, seed=seed, as_json_answer=as_json)
     is_simulation = benchmark is Benchmark.SIMULATION
     refuse_options_of_others(
         benchmark.value,

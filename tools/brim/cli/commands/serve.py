@@ -15,7 +15,19 @@ from typing import Annotated, NoReturn
 import psutil
 import typer
 
-from brim.cli.commands.serve_replicas import BalanceOption, ReplicaCount, Wanted, described, fleet_of, look_after
+from brim.cli.commands.serve_replicas import (
+    BalanceOption,
+    PickerPlan,
+    Picks,
+    PicksOption,
+    ReplicaCount,
+    Wanted,
+    described,
+    fleet_of,
+    look_after,
+    picker_of,
+    plan_picker,
+)
 from brim.cli.output import put, say
 from brim.config.files import needed_files
 from brim.config.generate import Profile, models_of, profiles_of
@@ -114,6 +126,7 @@ def serve(
     ] = True,
     replicas: ReplicaCount = 1,
     balance: BalanceOption = Balance.LEAST_REQUEST,
+    picks: PicksOption = Picks.TEXTS,
     profile: Annotated[Profile, typer.Option(help="Which configuration to serve.")] = Profile.DEFAULT,
     container: Annotated[bool, typer.Option("--container", help="Serve from NVIDIA's image with Docker.")] = False,
     supervise: Annotated[
@@ -169,7 +182,10 @@ def serve(
                 options,
                 log_folder(project, "replicas"),
             )
-            serve_many(project, wanted, services, profile, gateway_port, replicas, balance, bounds, as_json=as_json)
+            plan = plan_picker(picks, services)
+            serve_many(
+                project, wanted, services, profile, gateway_port, replicas, balance, bounds, plan, as_json=as_json
+            )
         return 0
     with stop_on_signal():
         server: EmbeddedServer | ContainerServer
@@ -226,6 +242,7 @@ def serve_many(
     count: int,
     balance: Balance,
     bounds: Bounds,
+    plan: PickerPlan | None,
     *,
     as_json: bool,
 ) -> NoReturn:
@@ -235,23 +252,30 @@ def serve_many(
         BrimError: the first one does not start, or all were given up, or the gateway ended too often.
     """
     names = [service.name for service in services]
-    with fleet_of(wanted, count, services=services, bounds=bounds, balance=balance) as fleet:
+    with (
+        fleet_of(wanted, count, services=services, bounds=bounds, balance=balance, plan=plan) as fleet,
+        ExitStack() as stack,
+    ):
         endpoint = fleet.first.server.endpoint
-        with gateway_before(endpoint, project, services, profile, gateway_port, fleet.for_gateway) as front:
-            fleet.gateway = front
-            fleet.tick()
-            ready = {
-                "event": "ready",
-                **endpoint.as_json(),
-                "gateway": front.endpoint.http,
-                "gateway_metrics": front.metrics,
-                "models": names,
-                "pid": fleet.first.server.pid,
-                "replicas": described(fleet),
-            }
-            put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
-            say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
-            look_after(fleet, front)
+        front = stack.enter_context(
+            gateway_before(endpoint, project, services, profile, gateway_port, fleet.for_gateway)
+        )
+        fleet.gateway = front
+        fleet.tick()
+        picker = stack.enter_context(picker_of(plan, fleet, front, new_log(project, "picker")))
+        ready = {
+            "event": "ready",
+            **endpoint.as_json(),
+            "gateway": front.endpoint.http,
+            "gateway_metrics": front.metrics,
+            "picker_metrics": None if plan is None else plan.place.metrics,
+            "models": names,
+            "pid": fleet.first.server.pid,
+            "replicas": described(fleet),
+        }
+        put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
+        say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
+        look_after(fleet, front, picker)
 
 
 def _require_alone(*, gateway: bool, container: bool, supervise: bool, url: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,17 @@ from brim.cli.commands.serve import (
     require_artifacts,
     stop_on_signal,
 )
-from brim.cli.commands.serve_replicas import BalanceOption, ReplicaCount, Wanted, fleet_of, look_after
+from brim.cli.commands.serve_replicas import (
+    BalanceOption,
+    Picks,
+    PicksOption,
+    ReplicaCount,
+    Wanted,
+    fleet_of,
+    look_after,
+    picker_of,
+    plan_picker,
+)
 from brim.cli.output import people, put, put_answer, say
 from brim.cli.self_check import Verdict, self_check
 from brim.cli.status_line import StatusLine
@@ -53,6 +64,7 @@ def up(
     metrics_port: Port = None,
     replicas: ReplicaCount = 1,
     balance: BalanceOption = Balance.LEAST_REQUEST,
+    picks: PicksOption = Picks.TEXTS,
     as_json: JsonFlag = False,
 ) -> int:
     """Export, configure, serve and check every service; then stay up until Ctrl-C."""
@@ -67,18 +79,21 @@ def up(
         if replicas > 1:
             logs = log_folder(project, "replicas")
             wanted = Wanted(project.model_repository, models, project.cache, canaries(services), options, logs)
-            with fleet_of(wanted, replicas, services=services, bounds=BOUNDS, balance=balance) as fleet:
+            plan = plan_picker(picks, services)
+            fleet_is = fleet_of(wanted, replicas, services=services, bounds=BOUNDS, balance=balance, plan=plan)
+            with fleet_is as fleet, ExitStack() as stack:
                 say("[5/5] self-check: real requests to every replica, every answer compared")
                 for replica in (one for one in fleet.replicas if one.endpoint is not None):
                     say(f"      {replica.name}")
                     verdicts += _all_checked(project, replica.server, services)
                 first = fleet.first.server.endpoint
-                with gateway_before(first, project, services, replicas=fleet.for_gateway) as front:
-                    fleet.gateway = front
-                    fleet.tick()
-                    if _goes_on(front.endpoint, services, verdicts, once=once, as_json=as_json):
-                        say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
-                        look_after(fleet, front)
+                front = stack.enter_context(gateway_before(first, project, services, replicas=fleet.for_gateway))
+                fleet.gateway = front
+                fleet.tick()
+                picker = stack.enter_context(picker_of(plan, fleet, front, new_log(project, "picker")))
+                if _goes_on(front.endpoint, services, verdicts, once=once, as_json=as_json):
+                    say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
+                    look_after(fleet, front, picker)
         else:
             with EmbeddedServer(
                 project.model_repository,
