@@ -46,6 +46,7 @@ class ScalingPolicy(Part):
 
 class ScalingRules(Part):
     stabilizationWindowSeconds: Annotated[int, Field(strict=True, ge=0, le=3600)]  # noqa: N815
+    tolerance: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?m?$")]
     selectPolicy: Literal["Max", "Min", "Disabled"]  # noqa: N815
     policies: list[ScalingPolicy]
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +22,7 @@ from brim.gateway.health import canary_of
 from brim.gateway.limits import request_limits
 from brim.gateway.xds import Listen, Upstream
 from brim.paths import Project
+from brim.plan import rules
 from brim.server.embedded import EmbeddedServer
 from brim.service.load import find_services
 from tests.conftest import ROOT
@@ -78,6 +80,10 @@ def test_a_real_server_answers_until_its_stub_is_dead(exported: Project, config:
         assert where.metrics is not None
         done = probe(config, tmp_path, where.http, where.metrics, MODEL)
         assert done.returncode == 0, done.stderr
+        with urllib.request.urlopen(f"http://{where.metrics}/metrics") as page:
+            shown = page.read().decode()
+        for name in (rules.PENDING, rules.QUEUE_US, rules.SUCCESS):
+            assert f'\n{name}{{model="{MODEL}",version="1"}} ' in shown
         unknown = probe(config, tmp_path, where.http, where.metrics, MODEL, "other")
         assert unknown.returncode == 1
         assert "other: the gateway's configuration has no canary" in unknown.stderr
@@ -93,14 +99,16 @@ def test_a_real_server_answers_until_its_stub_is_dead(exported: Project, config:
 
 @pytest.fixture
 def stand_in() -> Iterator[tuple[str, dict[str, float]]]:
-    """A server that never answers an inference, and whose count of answers grows by ``by`` a look."""
-    state = {"answered": 0.0, "by": 0.0}
+    """A server that never answers an inference, and whose counts grow at each look by what the test puts there."""
+    growth: dict[str, float] = {}
+    counts: dict[str, float] = {}
     over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            page = f'nv_inference_request_success{{model="{MODEL}",version="1"}} {state["answered"]}\n'
-            state["answered"] += state["by"]
+            for name, by in growth.items():
+                counts[name] = counts.get(name, 0.0) + by
+            page = "".join(f'{name}{{model="{MODEL}",version="1"}} {count}\n' for name, count in counts.items())
             self.send_response(200)
             self.end_headers()
             self.wfile.write(page.encode())
@@ -114,18 +122,26 @@ def stand_in() -> Iterator[tuple[str, dict[str, float]]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"127.0.0.1:{server.server_address[1]}", state
+    yield f"127.0.0.1:{server.server_address[1]}", growth
     over.set()
     server.shutdown()
     server.server_close()
     thread.join()
 
 
-@pytest.mark.parametrize(("by", "code"), [(0.0, 1), (1.0, 0)], ids=["dead", "busy"])
+@pytest.mark.parametrize(
+    ("name", "by", "code"),
+    [
+        ("nv_inference_request_success", 0.0, 1),
+        ("nv_inference_request_success", 1.0, 0),
+        ("vllm:generation_tokens_total", 1.0, 0),
+        ("nv_inference_count", 1.0, 1),
+    ],
+)
 def test_busy_is_not_dead(
-    stand_in: tuple[str, dict[str, float]], config: Path, tmp_path: Path, by: float, code: int
+    stand_in: tuple[str, dict[str, float]], config: Path, tmp_path: Path, name: str, by: float, code: int
 ) -> None:
-    address, state = stand_in
-    state["by"] = by
+    address, growth = stand_in
+    growth[name] = by
     done = probe(config, tmp_path, address, address, MODEL, patience_s=0.5)
     assert done.returncode == code, done.stderr

@@ -2,8 +2,9 @@
 
     python3 canary.py ENVOY_JSON MODEL [MODEL...]
 
-Needs nothing but Python. Ends with 0 when each model has answered, or is busy: its queue is full, or it has answered others
-while this canary waited. A model that is busy is not dead, and a replica taken away under overload leaves more for the others.
+Needs nothing but Python. Ends with 0 when each model has answered, or is busy: its queue is full, or it has answered others,
+or given them tokens, while this canary waited. A model that is busy is not dead, and a replica taken away under overload
+leaves more for the others.
 """
 
 import http.client
@@ -19,6 +20,7 @@ SERVER = "http://127.0.0.1:8000"
 METRICS = "http://127.0.0.1:8002/metrics"
 ANSWER_TIMEOUT_S = 25
 PAGE_TIMEOUT_S = 3
+PROGRESS = ("nv_inference_request_success", "vllm:generation_tokens_total")
 FULL = b"Exceeds maximum queue size"
 
 
@@ -36,14 +38,14 @@ def canaries(path):
     return found
 
 
-def answered(model):
-    """Requests of a model that were answered since the server's start; None when the page does not tell."""
+def progress(model):
+    """Answers and tokens that a model has given since the server's start; None when the page does not tell."""
     try:
         with urllib.request.urlopen(METRICS, timeout=PAGE_TIMEOUT_S) as answer:
             page = answer.read().decode()
     except (OSError, ValueError):
         return None
-    lines = re.findall(r"^nv_inference_request_success\{([^}]*)\} (\S+)$", page, re.MULTILINE)
+    lines = re.findall(rf"^(?:{'|'.join(PROGRESS)})\{{([^}}]*)\}} (\S+)$", page, re.MULTILINE)
     counts = [float(value) for labels, value in lines if f'model="{model}"' in labels.split(",")]
     return sum(counts) if counts else None
 
@@ -51,7 +53,7 @@ def answered(model):
 def trouble(model, canary):
     """Why the model counts as dead; None when it does not."""
     path, headers, body = canary
-    before = answered(model)
+    before = progress(model)
     request = urllib.request.Request(SERVER + path, body, headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as answer:
@@ -61,7 +63,7 @@ def trouble(model, canary):
         text = error.read()
         return None if FULL in text else f"{model}: {error.code} {text[:200].decode(errors='replace')}"
     except (OSError, http.client.HTTPException) as error:
-        after = answered(model)
+        after = progress(model)
         busy = isinstance(error, TimeoutError) and None not in (before, after) and after > before
         return None if busy else f"{model}: no answer: {error}"
 

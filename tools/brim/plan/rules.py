@@ -291,8 +291,9 @@ def _alerts(services: Sequence[Service]) -> list[Document]:
         ),
         _alert(
             "BrimReplicaDown",
+            # One that starts does not answer either, and may take its time.
             f'up{{job="{FLEET_JOB}"}} == 0',
-            "2m",
+            "10m",
             "warning",
             "{{ $labels.instance }} does not answer",
         ),
