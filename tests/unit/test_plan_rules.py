@@ -157,7 +157,7 @@ def test_promtool_tests_can_fail(promtool: Path, checkout: Path, tmp_path: Path)
         ("max_over_time(", "min_over_time("),
         (f") unless {rules.INCOMPLETE}) or", ")) or"),
         (">= bool 1.5", ">= bool 1"),
-        (f"- 0.000001) + {rules.SPARES}", "- 0.000001)"),
+        (f", 1) + {rules.SPARES}", ", 1)"),
         ("clamp_max(brim_fleet:pressure:max, 2)", "brim_fleet:pressure:max / 2"),
     ):
         assert right in good, right

@@ -33,10 +33,13 @@ CALM = Signals(4, 4, 4, waiting=0, queue_us=0, answered=100, utilisation=0.5)
     [
         ({}, 2),
         ({"answered": 0, "queue_us": None}, 2),
+        ({"waiting": 1}, 2),
         ({"waiting": 60}, 4),  # 0.3 of the limit: three would do at twice that, and one is kept warm
         ({"waiting": 140}, 4),
         ({"waiting": 160}, 5),  # at 0.8 of the limit all four are needed, so there is no spare
         ({"waiting": 240}, 6),
+        ({"waiting": 1e308, "ready": 0}, 4),
+        ({"waiting": 1e308}, 9),
         ({"waiting": 10_000}, 9),  # twice what is ready, and the spare
         ({"queue_us": 25_000}, 9),
         ({"present": 9, "waiting": 10_000}, 9),  # what is starting counts: the same backlog does not double it again
@@ -73,6 +76,11 @@ def test_a_fleet_at_its_limit_sheds_batch_traffic_before_the_objective_is_missed
     assert wanted(replace(CALM, waiting=300), AT, full) == replace(
         wanted(replace(CALM, waiting=300), AT, FLEET), replicas=4
     )
+
+
+def test_an_idle_fleet_has_one_and_its_spares() -> None:
+    fleet = Fleet(1, 20, spares=2)
+    assert [wanted(replace(CALM, waiting=waiting), AT, fleet).replicas for waiting in (0, 1)] == [3, 3]
 
 
 def test_utilisation_asks_for_the_same_whatever_has_come() -> None:

@@ -239,14 +239,18 @@ def _of_replicas(shape: Thresholds, fleet: Fleet) -> list[Document]:
     window = f"{fleet.down_after_us // US_PER_S}s"
     long_enough = f"(max_over_time({WANTED}[{window}]) and on (job) {WANTED} offset {window})"
     return [
-        _record(MORE, f"ceil({READY} * clamp_max({PRESSURE}, {shape.most_growth:g}) - {ROUNDING:f}) + {SPARES}"),
-        _record(ENOUGH, f"ceil({READY} * {PRESSURE} / {shape.relaxed:g} - {ROUNDING:f}) + {SPARES}"),
+        _record(MORE, _at_least_one(f"{READY} * clamp_max({PRESSURE}, {shape.most_growth:g})")),
+        _record(ENOUGH, _at_least_one(f"{READY} * {PRESSURE} / {shape.relaxed:g}")),
         _record(UNBOUNDED, f"({MORE} > {PRESENT}) or (({ENOUGH} < {PRESENT}) unless {INCOMPLETE}) or {PRESENT}"),
         _record(WANTED, f"({MOST} < {UNBOUNDED}) or ({LEAST} > {UNBOUNDED}) or {UNBOUNDED}"),
         # Before a whole window has been seen nothing is taken away.
         _record(DESIRED, f"{long_enough} or ({WANTED} > {PRESENT}) or ({MOST} < {PRESENT}) or {PRESENT}"),
         _record(SHED, f"{PRESSURE} >= bool {shape.shed_at:g}"),
     ]
+
+
+def _at_least_one(replicas: str) -> str:
+    return f"clamp_min(ceil({replicas} - {ROUNDING:f}), 1) + {SPARES}"
 
 
 def _alerts(services: Sequence[Service]) -> list[Document]:

@@ -31,6 +31,8 @@ RELAXED = 0.5
 faster than load, so what is left must not be near the limit."""
 MOST_GROWTH = 2.0
 """Of the ready replicas, at one decision. In overload the time that callers wait says that there are too few, not how many."""
+MOST_PRESSURE = 1e6
+"""A figure can be anything, and its pressure must stay a number."""
 SHED_AT = 1.5
 """Pressure at which batch traffic is refused: more replicas are on their way, and the objective is not missed yet."""
 LEAST_SPARES = 1
@@ -230,16 +232,16 @@ def spares(*, load_time_us: float, growth_per_s2: float, replica_per_s: float) -
 
 
 def wanted(signals: Signals, thresholds: Thresholds, fleet: Fleet) -> Want:
-    """How many replicas this moment asks for. Up to the number that stands the load, and as many warm as the fleet says.
+    """How many replicas this moment asks for: as many as stand the load, at least one, and as many warm as the fleet says.
 
     What is seen may ask for more; what is missing forbids fewer. So a fleet that says nothing keeps its number.
     """
     figures, complete = _figures(signals, thresholds)
-    pressure = max(figures, default=None)
-    if pressure is None:
+    if not figures:
         return Want(_bounded(signals.present, fleet), None, False, False)
-    more = _up(signals.ready * min(pressure, thresholds.most_growth)) + fleet.spares
-    enough = _up(signals.ready * pressure / thresholds.relaxed) + fleet.spares
+    pressure = min(max(figures), MOST_PRESSURE)
+    more = max(1, _up(signals.ready * min(pressure, thresholds.most_growth))) + fleet.spares
+    enough = max(1, _up(signals.ready * pressure / thresholds.relaxed)) + fleet.spares
     replicas = max(more, min(signals.present, enough) if complete else signals.present)
     return Want(_bounded(replicas, fleet), pressure, complete, pressure >= thresholds.shed_at)
 
@@ -252,7 +254,7 @@ def wanted_by_utilisation(signals: Signals, fleet: Fleet, target: float = UTILIS
     known = _known(signals.utilisation)
     if known is None or signals.ready == 0:
         return Want(_bounded(signals.present, fleet), None, False, False)
-    ratio = known / target
+    ratio = min(known / target, MOST_PRESSURE)
     near = abs(ratio - 1) <= UTILISATION_TOLERANCE
     replicas = signals.present if near else _up(signals.ready * ratio)
     return Want(_bounded(replicas, fleet), ratio, True, False)
