@@ -28,6 +28,8 @@ OTHERS, AROUND, OWN_PAGES = "triton", "around", "own-pages"
 """Everything that has no bound of its own, and the gateway itself."""
 RESPONSE_HEADERS_KB = 8_192
 CONNECT_TIMEOUT_S = 1
+BY_NAME: Document = {"type": "STRICT_DNS", "lb_policy": "LEAST_REQUEST"}
+"""A name may stand for many replicas, as that of a Kubernetes service without an address of its own does."""
 RETRY_BUDGET: Document = {"retry_budget": {"budget_percent": {"value": 20}, "min_retry_concurrency": 3}}
 MOST_REQUESTS = 1_000
 """In flight towards Triton at once in each cluster, over both protocols; beyond it a caller is refused. Of more HTTP connections
@@ -58,7 +60,7 @@ def triton_cluster(name: str, upstream: Upstream | Replicas, most_requests: int)
         return {**cluster, **found_in_files(name, upstream), "health_checks": [live_check()]}
     return {
         **cluster,
-        **({} if is_address(upstream.http) and is_address(upstream.grpc) else {"type": "STRICT_DNS"}),
+        **({} if is_address(upstream.http) and is_address(upstream.grpc) else BY_NAME),
         "lb_subset_config": {"fallback_policy": "NO_FALLBACK", "subset_selectors": [{"keys": [SUBSET_KEY]}]},
         "load_assignment": {
             "cluster_name": name,

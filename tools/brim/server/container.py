@@ -16,6 +16,8 @@ from brim.server.options import ServerOptions
 from brim.server.ports import choose_ports
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
+CLUSTER_RELEASE = "25.05"
+"""Release of the chart's images. Since 24.12 they have Python 3.12, which Brim needs; the vLLM backend's metrics came before."""
 ENGINE_TIMEOUT_S = 20
 INSIDE = {"http": 8000, "grpc": 8001, "metrics": 8002}
 

