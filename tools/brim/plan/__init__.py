@@ -1,0 +1,1 @@
+"""More than one GPU: how many replicas a service needs, and when."""
