@@ -56,12 +56,13 @@ def case_of(
     scrape_s: float = 5.0,
     epoch_s: float = 0.25,
     gateway_per_s: float | None = None,
+    bound: float = BOUND,
     one_by_one: bool = False,
     seed: int = 0,
     utilisation_target: float = 0.8,
 ) -> Case:
     """``replicas`` is how many there are from the beginning to the end, whatever comes."""
-    make = (events if one_by_one else fluid)(machine, traffic, epoch_s)
+    make = (events if one_by_one else fluid)(machine, traffic, epoch_s, bound)
     return Case(
         make,
         replica_of(machine),

@@ -6,11 +6,16 @@ either never asks for more, or asks for all that may be had.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from brim.plan.scaled import Scaling
+from brim.plan.scaling import Thresholds, thresholds_of
 from brim.plan.shapes import Shape, shaped
+from brim.service.load import load_service
+from tests.conftest import ROOT
 from tests.unit.plan_example import DEVICE_BOUND, HOST_BOUND, SHARE, case_of, outcome, replica_of
 
 RISING = [Shape.DIURNAL, Shape.FLASH_CROWD, Shape.STEADY_GROWTH]
@@ -44,6 +49,18 @@ def test_no_target_of_a_device_that_is_always_busy_is_right(shape: Shape, target
         assert not on_utilisation.slo_met
     else:
         assert on_utilisation.replica_seconds > 2 * on_queues.replica_seconds
+
+
+def test_a_bound_of_one_batch_does_not_hide_an_overload_from_the_queue() -> None:
+    """Callers are refused, so that little waits however many come: what waits is held against what may."""
+    service = load_service(ROOT / "services" / "image_classifier.yaml")
+    bounded = service.model_copy(update={"batching": service.batching.model_copy(update={"in_flight_bound": 100})})
+    traffic = shaped(Shape.STEADY_GROWTH, 3_000, PEAK_PER_S, 1_800)
+    case = case_of(HOST_BOUND, traffic, epoch_s=0.5, startup_s=STARTUP_S, bound=100)
+    found = outcome(replace(case, thresholds=thresholds_of(bounded)))
+    assert found.slo_met
+    blind = outcome(replace(case, thresholds=Thresholds(waiting=50)))
+    assert not blind.slo_met and blind.of["paid"].max() == 1
 
 
 def test_spares_save_what_a_loss_costs_while_others_start() -> None:

@@ -129,9 +129,13 @@ def _many(limits: Limits) -> str:
         return f"No number of GPUs carries the peak of {limits.peak_per_s:,.0f}/s."
     enough = "more than there may be" if limits.replicas_for_peak > limits.max_replicas else "when spread evenly"
     return (
-        f"The peak of {limits.peak_per_s:,.0f}/s takes {limits.replicas_for_peak} GPUs, {enough};"
+        f"The peak of {limits.peak_per_s:,.0f}/s takes {_gpus(limits.replicas_for_peak)}, {enough};"
         f" {limits.max_replicas} carry {limits.fleet_per_s:,.0f}/s."
     )
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU" if number == 1 else f"{number} GPUs"
 
 
 def _gateway(limits: Limits) -> str:
@@ -140,7 +144,7 @@ def _gateway(limits: Limits) -> str:
     if limits.gateway_limit_replicas is None:
         return f"One gateway passes {limits.gateway_per_s:,.0f}/s: {needs}{has}."
     return (
-        f"One gateway passes {limits.gateway_per_s:,.0f}/s, so it is the limit from {limits.gateway_limit_replicas} GPUs on:"
+        f"One gateway passes {limits.gateway_per_s:,.0f}/s, so it is the limit from {_gpus(limits.gateway_limit_replicas)} on:"
         f" {needs}{has}."
     )
 

@@ -162,7 +162,7 @@ def plan(
         model.one,
         traffic,
         conditions,
-        thresholds_of(service),
+        thresholds_of(_bounded(service, model.bound)),
         bounds,
         utilisation_target,
         seed,
@@ -214,6 +214,11 @@ def _traffic(
     most = max(least, known.peak_per_s or 2 * least) if peak is None else peak
     replicas = math.ceil(most / carried) if carried else 1
     return shaped(shape, least, most, DURATION_S if duration is None else duration, peak_replicas=replicas)
+
+
+def _bounded(service: Service, bound: int) -> Service:
+    """The service with the bound that is simulated: what waits where little is let in is little."""
+    return service.model_copy(update={"batching": service.batching.model_copy(update={"in_flight_bound": bound})})
 
 
 def _epoch_s(traffic: Traffic, scrape_s: float, given: float | None) -> float:
