@@ -119,19 +119,23 @@ def _one(limits: Limits, objective: str) -> str:
     if not limits.replica_per_s:
         return f"One GPU carries nothing within the objective ({objective}), however little comes."
     return (
-        f"One GPU carries {limits.replica_per_s:,.0f} requests/s within the objective ({objective});"
-        f" it answers {limits.capacity_per_s:,.0f}/s when many wait."
+        f"One GPU carries {_rate(limits.replica_per_s)} requests/s within the objective ({objective});"
+        f" it answers {_rate(limits.capacity_per_s)}/s when many wait."
     )
 
 
 def _many(limits: Limits) -> str:
     if limits.replicas_for_peak is None:
-        return f"No number of GPUs carries the peak of {limits.peak_per_s:,.0f}/s."
+        return f"No number of GPUs carries the peak of {_rate(limits.peak_per_s)}/s."
     enough = "more than there may be" if limits.replicas_for_peak > limits.max_replicas else "when spread evenly"
     return (
-        f"The peak of {limits.peak_per_s:,.0f}/s takes {_gpus(limits.replicas_for_peak)}, {enough};"
-        f" {limits.max_replicas} carry {limits.fleet_per_s:,.0f}/s."
+        f"The peak of {_rate(limits.peak_per_s)}/s takes {_gpus(limits.replicas_for_peak)}, {enough};"
+        f" {limits.max_replicas} carry {_rate(limits.fleet_per_s)}/s."
     )
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _gpus(number: int) -> str:
@@ -142,9 +146,9 @@ def _gateway(limits: Limits) -> str:
     needs = f"the peak needs {limits.gateways_for_peak} of them"
     has = "" if limits.gateways is None else f", and there are {limits.gateways}"
     if limits.gateway_limit_replicas is None:
-        return f"One gateway passes {limits.gateway_per_s:,.0f}/s: {needs}{has}."
+        return f"One gateway passes {_rate(limits.gateway_per_s)}/s: {needs}{has}."
     return (
-        f"One gateway passes {limits.gateway_per_s:,.0f}/s, so it is the limit from {_gpus(limits.gateway_limit_replicas)} on:"
+        f"One gateway passes {_rate(limits.gateway_per_s)}/s, so it is the limit from {_gpus(limits.gateway_limit_replicas)} on:"
         f" {needs}{has}."
     )
 
