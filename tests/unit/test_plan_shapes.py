@@ -29,7 +29,7 @@ def test_fuller_batches_leave_a_device_idle_that_others_prepare_work_for(shape: 
     one = replica_of(HOST_BOUND)
     busy = one.utilisation[one.rate_per_s > 0.3 * one.capacity_per_s]
     assert (np.diff(busy) <= 0.001).all() and busy[-1] < 0.8
-    case = case_of(HOST_BOUND, shaped(shape, 2_800, PEAK_PER_S, 3_600), epoch_s=0.5, startup_s=STARTUP_S)
+    case = case_of(HOST_BOUND, shaped(shape, 2_800, PEAK_PER_S, 3_600), epoch_s=1.0, startup_s=STARTUP_S)
     on_queues = outcome(case, scaling=Scaling.QUEUE)
     on_utilisation = outcome(case, scaling=Scaling.UTILISATION)
     assert on_queues.slo_attainment >= SHARE and on_queues.slo_met
@@ -41,7 +41,7 @@ def test_fuller_batches_leave_a_device_idle_that_others_prepare_work_for(shape: 
 def test_no_target_of_a_device_that_is_always_busy_is_right(shape: Shape, target: float) -> None:
     """Below 0.91 everything that may be had is paid for; above it nothing is ever added."""
     traffic = shaped(shape, 2_500, PEAK_PER_S, 3_600)
-    case = case_of(DEVICE_BOUND, traffic, epoch_s=0.5, startup_s=STARTUP_S, max_replicas=16, utilisation_target=target)
+    case = case_of(DEVICE_BOUND, traffic, epoch_s=1.0, startup_s=STARTUP_S, max_replicas=16, utilisation_target=target)
     on_queues = outcome(case, scaling=Scaling.QUEUE, spares=1)
     on_utilisation = outcome(case, scaling=Scaling.UTILISATION, spares=1)
     assert on_queues.slo_met
@@ -56,7 +56,7 @@ def test_a_bound_of_one_batch_does_not_hide_an_overload_from_the_queue() -> None
     service = load_service(ROOT / "services" / "image_classifier.yaml")
     bounded = service.model_copy(update={"batching": service.batching.model_copy(update={"in_flight_bound": 100})})
     traffic = shaped(Shape.STEADY_GROWTH, 3_000, PEAK_PER_S, 1_800)
-    case = case_of(HOST_BOUND, traffic, epoch_s=0.5, startup_s=STARTUP_S, bound=100)
+    case = case_of(HOST_BOUND, traffic, epoch_s=1.0, startup_s=STARTUP_S, bound=100)
     found = outcome(replace(case, thresholds=thresholds_of(bounded)))
     assert found.slo_met
     blind = outcome(replace(case, thresholds=Thresholds(waiting=50)))
@@ -65,13 +65,13 @@ def test_a_bound_of_one_batch_does_not_hide_an_overload_from_the_queue() -> None
 
 def test_spares_save_what_a_loss_costs_while_others_start() -> None:
     traffic = shaped(Shape.REPLICA_LOSS, PEAK_PER_S, PEAK_PER_S, 1_800, peak_replicas=6)
-    case = case_of(DEVICE_BOUND, traffic, epoch_s=0.5, max_replicas=16)
+    case = case_of(DEVICE_BOUND, traffic, epoch_s=1.0, max_replicas=16)
     cold = [outcome(case, spares=spares).cold_start_missed for spares in (0, 1, 2)]
     assert cold[0] > 10_000 > 1 > max(cold[1:])
 
 
 def test_a_slow_replica_costs_more_when_requests_take_turns() -> None:
     traffic = shaped(Shape.SLOW_REPLICA, PEAK_PER_S, PEAK_PER_S, 900)
-    case = case_of(DEVICE_BOUND, traffic, epoch_s=0.5, replicas=7)
+    case = case_of(DEVICE_BOUND, traffic, epoch_s=1.0, replicas=7)
     turns, least = (outcome(case, routing, Scaling.FIXED) for routing in ("round_robin", "least_request"))
     assert 1 - turns.slo_attainment > 2 * (1 - least.slo_attainment)

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 Places = NDArray[np.int64]
 
 
+DRAINED = 1e-6
+"""Requests in flight below which none is left of a fluid."""
+
+
 class State(IntEnum):
     """Of one place."""
 
@@ -21,48 +25,48 @@ class State(IntEnum):
     """It gets nothing further, and ends with what it has."""
 
 
+EMPTY, STARTING, READY, DRAINING = (int(state) for state in State)
+
+
 class Slots:
     """A fixed number of places."""
 
     def __init__(self, most: int, ready: int) -> None:
         """The first ``ready`` of ``most`` places are ready."""
-        self.state = np.full(most, State.EMPTY, np.int64)
-        self.state[:ready] = State.READY
+        self._state = np.full(most, EMPTY, np.int64)
+        self._state[:ready] = READY
         self._ready_at_s = np.zeros(most)
+        self._count()
 
     def count(self, *states: State) -> int:
         """Places in one of these states."""
-        return int(sum(np.count_nonzero(self.state == state) for state in states))
+        return sum(self._counts[state] for state in states)
 
     @property
     def paid(self) -> int:
         """Places that cost something."""
-        return int(np.count_nonzero(self.state))
-
-    @property
-    def ready(self) -> NDArray[np.bool_]:
-        """Which get requests."""
-        is_ready: NDArray[np.bool_] = self.state == State.READY
-        return is_ready
+        return len(self._state) - self._counts[EMPTY]
 
     def settle(self, now_s: float, in_flight: NDArray[np.float64]) -> None:
         """Those whose time has come are ready; those that have drained are gone."""
-        self.state[(self.state == State.STARTING) & (self._ready_at_s <= now_s)] = State.READY
-        self.state[(self.state == State.DRAINING) & (in_flight < 1e-6)] = State.EMPTY
+        if self._counts[STARTING] or self._counts[DRAINING]:
+            self._state[(self._state == STARTING) & (self._ready_at_s <= now_s)] = READY
+            self._state[(self._state == DRAINING) & (in_flight < DRAINED)] = EMPTY
+            self._count()
 
     def scale(self, wanted: int, now_s: float, startup_s: float) -> None:
         """Start or stop so many that ``wanted`` are starting or ready, as far as there are places.
 
         Those that drain already are not taken back: they have been told to go. What starts is stopped first.
         """
-        has = self.count(State.STARTING, State.READY)
+        has = self._counts[STARTING] + self._counts[READY]
         if wanted > has:
-            self._start(np.flatnonzero(self.state == State.EMPTY)[: wanted - has], now_s, startup_s)
+            self._start(np.flatnonzero(self._state == EMPTY)[: wanted - has], now_s, startup_s)
         elif wanted < has:
-            starting = np.flatnonzero(self.state == State.STARTING)[::-1][: has - wanted]
-            self.state[starting] = State.EMPTY
-            ready = np.flatnonzero(self.state == State.READY)[::-1][: has - wanted - len(starting)]
-            self.state[ready] = State.DRAINING
+            starting = np.flatnonzero(self._state == STARTING)[::-1][: has - wanted]
+            self._state[starting] = EMPTY
+            self._state[np.flatnonzero(self.ready)[::-1][: has - wanted - len(starting)]] = DRAINING
+            self._count()
 
     def lose(self, number: int, now_s: float, startup_s: float) -> Places:
         """The last ``number`` of the ready ones end, and are started again. Returns their places."""
@@ -71,5 +75,13 @@ class Slots:
         return places
 
     def _start(self, places: Places, now_s: float, startup_s: float) -> None:
-        self.state[places] = State.STARTING
+        self._state[places] = STARTING
         self._ready_at_s[places] = now_s + startup_s
+        self._count()
+
+    def _count(self) -> None:
+        """After a change. Another array of what is ready says that something has changed."""
+        self._counts: list[int] = np.bincount(self._state, minlength=len(State)).tolist()
+        ready: NDArray[np.bool_] = self._state == READY
+        self.ready = ready
+        """Which get requests; never changed in place."""
