@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from brim.engine.end_file import when_told_to_end
 from brim.engine.engine import Engine
 from brim.engine.engine_process import EngineArguments, EngineProcess
 from brim.engine.host import Host, Piece
@@ -133,6 +134,7 @@ class TextModel:
         )
         self._numbers = itertools.count()
         end_with_parent(engine.end)
+        when_told_to_end(lambda: self._host.close("the server is being stopped"))
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take every request, or refuse it at once. Answers come later, from another thread."""

@@ -160,14 +160,15 @@ class Host:
             return self._scheduler.takes
 
     def close(self, message: str = "the model is being unloaded") -> None:
-        """End every request as failed, and both threads. The engine itself is the caller's to close."""
+        """End every request as failed, and both threads. Safe to call twice. The engine itself is the caller's to close."""
         with self._lock:
-            self._closing = True
+            again, self._closing = self._closing, True
             ended = self._scheduler.abandon(Reason.DRAINING, message)
             self._lock.notify_all()
-        self._end_engine()
-        self._news.put(ended)
-        self._news.put(None)
+        if not again:
+            self._end_engine()
+            self._news.put(ended)
+            self._news.put(None)
         for thread in self._threads:
             thread.join(END_WAIT_S)
 
