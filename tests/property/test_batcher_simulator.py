@@ -18,7 +18,9 @@ from brim.batcher.arrivals import ClosedLoop, OpenLoop, Traffic
 from brim.batcher.batch_time import AffineBatchTime
 from brim.batcher.machine import Machine
 from brim.batcher.queue import QueuePolicy, TimeoutAction
+from brim.batcher.replay import Replay
 from brim.batcher.result import End, Result
+from brim.batcher.rule import NEVER
 from brim.batcher.settings import Settings
 from brim.batcher.simulate import simulate
 
@@ -127,6 +129,26 @@ def test_the_short_cut_gives_what_the_general_way_gives(chance: Random) -> None:
     chosen = replace(chosen, batches=chance.random() < 0.95)
     seed = chance.randint(0, 9)
     same(simulate(chosen, machine, traffic, seed=seed), simulate(chosen, machine, traffic, seed=seed, general=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(seeds)
+def test_a_batcher_that_is_fed_as_time_goes_on_does_what_one_does_that_knows_all(chance: Random) -> None:
+    chosen, machine = plain_settings(chance), replace(plain_machine(chance), request_us=0)
+    sent_us = times(chance)
+    known = simulate(chosen, machine, OpenLoop(sent_us), seed=3, general=True)
+    jitter, lost = (np.random.default_rng(child) for child in np.random.SeedSequence(3).spawn(2))
+    ended: dict[int, int] = {}
+    fed = Replay(chosen, machine, None, machine.execution(chosen.max_rows, jitter), lost, on_end=ended.__setitem__)
+    for place, at_us in enumerate(sent_us):
+        if not chance.randrange(3) or at_us != sent_us[place - 1]:
+            fed.advance(at_us)
+        fed.send(at_us)
+        assert fed.record.in_flight == place + 1 - len(ended) and 0 <= fed.waiting <= fed.record.in_flight
+    fed.advance(NEVER)
+    same(fed.record.result(chosen.instances), known)
+    assert [ended[place] for place in range(len(sent_us))] == known.ended_us.tolist()
+    assert fed.waiting == fed.record.in_flight == 0
 
 
 @settings(max_examples=1000, deadline=None)

@@ -126,6 +126,23 @@ class MeasuredBatchTime:
         return max(1, round(low + (high - low) * (rows - left) / (right - left)))
 
 
+@dataclass(frozen=True, slots=True)
+class SlowedBatchTime:
+    """Another tau, so many times as long.
+
+    Attributes:
+        of: the other.
+        factor: 1 or more.
+    """
+
+    of: BatchTime
+    factor: float
+
+    def time_us(self, rows: int) -> int:
+        """Rounded to the nearest microsecond."""
+        return round(self.of.time_us(rows) * self.factor)
+
+
 def _weights(points: Sequence[Point]) -> list[float]:
     if all(point.runs for point in points):
         return [float(point.runs or 0) for point in points]

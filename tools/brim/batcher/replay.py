@@ -8,7 +8,7 @@ when an instance is idle.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import heappop, heappush
@@ -69,19 +69,27 @@ class Sleeps(Enum):
 
 
 class Replay:
-    """One run. ``run`` is called once."""
+    """One run: ``run`` once; or, without a traffic, ``send`` and ``advance`` as time goes on."""
 
     def __init__(
-        self, settings: Settings, machine: Machine, traffic: Traffic, execute: Execute, rng: np.random.Generator
+        self,
+        settings: Settings,
+        machine: Machine,
+        traffic: Traffic | None,
+        execute: Execute,
+        rng: np.random.Generator,
+        *,
+        on_end: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Nothing happens before ``run``.
+        """Nothing happens yet.
 
         Args:
             settings: the batcher.
             machine: overheads, release and lost wake-ups.
-            traffic: open or closed loop.
+            traffic: open or closed loop; None: requests of one row come as they are sent.
             execute: how long batches take.
             rng: for think times and lost wake-ups.
+            on_end: told of a request's number and when its caller knows of its end, when it ends.
         """
         self._settings, self._machine, self._traffic, self._execute, self._rng = (
             settings,
@@ -93,7 +101,7 @@ class Replay:
         self._rule = settings.rule
         self._queue = Queue(settings.default_policy, settings.level_policies)
         self._slots = PREFETCHED_PER_INSTANCE * settings.instances
-        self._is_plain = isinstance(traffic, ClosedLoop) or traffic.is_plain
+        self._is_plain = not isinstance(traffic, OpenLoop) or traffic.is_plain
         # Any arrival makes the batcher look where shapes have to be compared.
         self._wakes_always = isinstance(traffic, OpenLoop) and traffic.shapes is not None
         self._payload = Payload()
@@ -106,11 +114,28 @@ class Replay:
         self._front_end_free_us = -NEVER
         self._sleeps, self._asleep_since_us, self._wake_us = Sleeps.REQUEST, 0, NEVER
         self._rows_counted = self._rows_wanted = 0
-        self.record = Record()
+        self._unsent = self._executing = 0
+        self.record = Record(on_end)
+
+    @property
+    def waiting(self) -> int:
+        """Of requests that come as they are sent: those that no instance has taken and nobody has refused."""
+        return self.record.in_flight - self._executing
 
     def run(self) -> Record:
         """Until nothing is left to happen."""
         self._begin()
+        self.advance(NEVER)
+        return self.record
+
+    def send(self, at_us: int) -> int:
+        """A request is sent, not before anything that has happened. Returns its number."""
+        index = self.record.send(at_us)
+        heappush(self._sends, (at_us, index))
+        return index
+
+    def advance(self, until_us: int) -> None:
+        """Everything that happens before ``until_us``."""
         sends, arriving, running = self._sends, self._arriving, self._running
         while True:
             now = min(
@@ -119,8 +144,8 @@ class Replay:
                 self._wake_us,
                 running[0][0] if running else NEVER,
             )
-            if now == NEVER:
-                return self.record
+            if now >= until_us:
+                return
             if sends and sends[0][0] == now:
                 _, index = heappop(sends)
                 self._front_end_free_us = max(now, self._front_end_free_us) + self._machine.request_us
@@ -143,7 +168,8 @@ class Replay:
             for _ in range(min(traffic.callers, traffic.requests)):
                 self._send(0)
             return
-        self._unsent = 0
+        if traffic is None:
+            return
         sent = np.asarray(traffic.sent_us, np.int64)
         self._arriving.extend(zip(self._machine.entered_us(sent).tolist(), range(len(sent)), strict=True))
         self.record.begin(sent.tolist())
@@ -153,7 +179,7 @@ class Replay:
 
     def _send(self, at_us: int) -> None:
         self._unsent -= 1
-        heappush(self._sends, (at_us, self.record.send(at_us)))
+        self.send(at_us)
 
     # Requests come in.
 
@@ -191,7 +217,7 @@ class Replay:
 
     def _asks(self, index: int) -> tuple[int, Hashable, int, int, int]:
         traffic = self._traffic
-        if self._is_plain or isinstance(traffic, ClosedLoop):
+        if self._is_plain or not isinstance(traffic, OpenLoop):
             return 1, None, 0, 0, NEVER
         return (
             1 if traffic.rows is None else traffic.rows[index],
@@ -302,11 +328,13 @@ class Replay:
             payload.rows += behind.rows
         self._idle -= 1
         ended_us, compute_us = self._execute(payload.rows, now)
+        self._executing += len(payload.requests)
         self.record.batch(now, ended_us, compute_us, payload.rows, len(payload.requests), payload.reason)
         heappush(self._running, (ended_us, next(self._number), payload))
 
     def _answer(self, payload: Payload, now: int) -> None:
         machine = self._machine
+        self._executing -= len(payload.requests)
         for index in payload.requests:
             self.record.end(index, End.ANSWERED, now + machine.overhead_us)
         self._callers_go_on(len(payload.requests), now)

@@ -196,11 +196,13 @@ def thresholds_of(service: Service) -> Thresholds:
     """The thresholds that follow from a service file.
 
     Half a batch waits when batches are nearly full: as many come during one execution as it carries, and half of them have
-    come at its middle. A language model's batch is its seats. A bound of the gateway below a batch is reached before.
+    come at its middle. A language model's batch is its seats. Where the gateway lets in less than two batches, half of what it lets
+    in executes while the other half waits, so no more ever waits: callers are refused, and the queue does not show them.
     """
     slo = service.slo
     if service.generation is None:
-        batch = min(service.max_batch_size, service.batching.in_flight_bound or service.max_batch_size)
+        bound = service.batching.in_flight_bound
+        batch = service.max_batch_size if bound is None else min(service.max_batch_size, bound / 2)
         return Thresholds(waiting=max(1.0, batch / 2), queue_us=ms_to_us(slo.latency_ms) * QUEUE_SHARE)
     ttft_us = None if slo.ttft_ms is None else ms_to_us(slo.ttft_ms)
     return Thresholds(

@@ -133,7 +133,7 @@ def simulate(
     )
     settings = _settings(config, instances)
     machine = Machine(
-        _batch_time(tau, tau0_us, alpha_us),
+        batch_time(tau, tau0_us, alpha_us),
         jitter=jitter,
         prepare_us=prepare_us,
         prepare_row_us=prepare_row_us,
@@ -245,7 +245,12 @@ def _settings(config: Path, instances: int | None) -> Settings:
     return settings_of(parsed.message, instances=instances)
 
 
-def _batch_time(tau: Path | None, tau0_us: float | None, alpha_us: float | None) -> BatchTime:
+def batch_time(tau: Path | None, tau0_us: float | None, alpha_us: float | None) -> BatchTime:
+    """What was typed about how long a batch takes.
+
+    Raises:
+        InputError: nothing, or both ways to say it.
+    """
     affine = [name for name, value in (("--tau0-us", tau0_us), ("--alpha-us", alpha_us)) if value is not None]
     if tau is not None and affine:
         raise InputError(f"--tau and {', '.join(affine)} exclude each other", hint="both say how long a batch takes")
