@@ -9,6 +9,7 @@ import pytest
 
 from brim.bench.fleet_place import DEFAULT_TIME, Case
 from brim.bench.planning import Effort, planning, predicted
+from brim.paths import Project
 
 LONE_US = DEFAULT_TIME.tau0_us + DEFAULT_TIME.alpha_us
 
@@ -27,10 +28,10 @@ def test_replicas_share_what_comes_at_once() -> None:
     assert three.p50_us < one.p50_us and three.goodput_per_s > 2 * one.goodput_per_s
 
 
-def test_fleets_are_measured_and_predicted(cache: Path, tmp_path: Path) -> None:
+def test_fleets_are_measured_and_predicted(checkout: Path, tmp_path: Path) -> None:
     case = Case(time=replace(DEFAULT_TIME, tau0_us=20_000, alpha_us=500.0))
     effort = Effort(replicas=(2,), loads=(0.3,), rounds=1, seconds=1.5)
-    found = planning(case, effort, cache=cache, folder=tmp_path)
+    found = planning(case, effort, cache=Project(checkout).cache, folder=tmp_path)
     assert [judged.target.most for judged in found.ratios] == [0.15, 0.15]
     for name in ("p50", "goodput"):
         (planned,), (measured,) = (found.figures[f"{name}_2_at_0.3_{whose}"] for whose in ("planned", "measured"))
