@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brim.errors import MissingTool
-from brim.measure import launcher, newer_glibc, wheel
+from brim.measure import debian, launcher, newer_glibc, wheel
 from brim.measure.attempt import AttemptFailed, run_bounded, without_credentials
 from brim.measure.launcher import Origin, find_launcher
 
@@ -171,17 +171,17 @@ def test_a_cache_that_cannot_be_written_is_one_more_way_that_failed(bare_path: P
 
 def test_mirrors_come_from_apt_in_its_order_without_repeats_security_last() -> None:
     listed = "http://a/security\nhttp://b/debian/\nhttp://b/debian/\nhttp://c/debian/\n\n"
-    assert newer_glibc.mirrors(listed) == ["http://b/debian/", "http://c/debian/", "http://a/security"]
+    assert debian.mirrors(listed) == ["http://b/debian/", "http://c/debian/", "http://a/security"]
 
 
 def test_sources_are_always_signed(tmp_path: Path) -> None:
     keyring = tmp_path / "keys.gpg"
-    assert f"Signed-By: {keyring}\n" in newer_glibc.source_text("http://b/debian/", "trixie", keyring)
-    assert "rusted" not in newer_glibc.source_text("http://b/debian/", "trixie", None)
+    assert f"Signed-By: {keyring}\n" in debian.source_text("http://b/debian/", "trixie", keyring)
+    assert "rusted" not in debian.source_text("http://b/debian/", "trixie", None)
 
 
 def test_apt_keeps_everything_in_the_folder_given(tmp_path: Path) -> None:
-    settings = dict(part.split("=", 1) for part in newer_glibc.apt_options(tmp_path)[1::2])
+    settings = dict(part.split("=", 1) for part in debian.apt_options(tmp_path)[1::2])
     places = {name: value for name, value in settings.items() if name.startswith("Dir::")}
     assert {"Dir::State", "Dir::Cache", "Dir::Etc::sourcelist", "Dir::Etc::sourceparts"} == set(places)
     assert all(value == "/dev/null" or value.startswith(str(tmp_path)) for value in places.values())

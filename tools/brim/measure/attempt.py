@@ -24,8 +24,14 @@ class AttemptFailed(Exception):
     """A way to get a tool did not work; the text says how. The next way is tried."""
 
 
-def run_bounded(command: Sequence[str], *, timeout_s: float, cwd: Path | None = None) -> Output:
+def run_bounded(command: Sequence[str], *, timeout_s: float, cwd: Path | None = None, whole: bool = False) -> Output:
     """Run a program to its end and return what it wrote.
+
+    Args:
+        command: what to run.
+        timeout_s: it is ended after that.
+        cwd: where it runs.
+        whole: an error has all that it said, not its last lines alone.
 
     Raises:
         AttemptFailed: it cannot start, outlives ``timeout_s``, or ends with another status than 0.
@@ -47,8 +53,11 @@ def run_bounded(command: Sequence[str], *, timeout_s: float, cwd: Path | None = 
         raise AttemptFailed(f"{name} took longer than {timeout_s:.0f} s") from error
     output = Output(done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
     if done.returncode != 0:
-        lines = (output.stderr.strip() or output.stdout.strip()).splitlines()[-LAST_LINES:]
-        text = without_credentials(" ".join(lines))[-TEXT_LIMIT:]
+        if whole:
+            text = without_credentials(f"{output.stdout}\n{output.stderr}".strip())
+        else:
+            lines = (output.stderr.strip() or output.stdout.strip()).splitlines()[-LAST_LINES:]
+            text = without_credentials(" ".join(lines))[-TEXT_LIMIT:]
         raise AttemptFailed(f"{name} ended with status {done.returncode}: {text}")
     return output
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import json
 import platform
@@ -10,25 +9,22 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from brim.errors import CouldNotTell, MissingTool
+from brim.errors import MissingTool
 from brim.limits import DEFAULT_TRITON_RELEASE
 from brim.measure import newer_glibc, wheel
 from brim.measure.attempt import AttemptFailed, run_bounded
+from brim.measure.made_once import locked
 
 SDK_IMAGE = f"nvcr.io/nvidia/tritonserver:{DEFAULT_TRITON_RELEASE}-py3-sdk"
 PROBE_TIMEOUT_S = 30.0
 DOCKER_TIMEOUT_S = 1_800.0
 """An SDK image is many gigabytes."""
-LOCK_TIMEOUT_S = 900.0
-LOCK_POLL_S = 0.2
 DESCRIPTION = "launcher.json"
 
 Progress = Callable[[str], None]
@@ -85,7 +81,7 @@ def find_launcher(cache: Path, *, on_progress: Progress = lambda _: None) -> Lau
 
     Raises:
         MissingTool: none runs; the message says what was tried.
-        CouldNotTell: another process holds the lock for longer than ``LOCK_TIMEOUT_S``.
+        CouldNotTell: another process holds the lock for longer than ``made_once.LOCK_TIMEOUT_S``.
     """
     tried: list[str] = []
     for attempt in (
@@ -146,7 +142,7 @@ def _from_wheel(home: Path, on_progress: Progress) -> Launcher:
 def _make(home: Path, ready: Path, on_progress: Progress) -> Origin | None:
     """Build beside ``ready`` and move it there whole; None when another process has done so meanwhile."""
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home / "lock", on_progress):
+    with locked(home / "lock", "perf_analyzer", on_progress):
         if _cached(ready) is not None:
             return None
         with tempfile.TemporaryDirectory(dir=home, prefix=".building-") as building:
@@ -192,28 +188,6 @@ def _cached(ready: Path) -> Launcher | None:
         return Launcher(prefix, f"{description['release']}, calls itself {probe(prefix)}", origin)
     except (OSError, ValueError, KeyError, TypeError, AttemptFailed):
         return None
-
-
-@contextmanager
-def _locked(path: Path, on_progress: Progress) -> Iterator[None]:
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    with path.open("w") as handle:
-        told = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise CouldNotTell(
-                        f"{path}: another process has been preparing perf_analyzer for {LOCK_TIMEOUT_S:.0f} s",
-                        hint="end that process, then run again",
-                    ) from None
-                if not told:
-                    on_progress("waiting for another process that is preparing perf_analyzer")
-                    told = True
-                time.sleep(LOCK_POLL_S)
-        yield
 
 
 def _in_container(on_progress: Progress) -> Launcher:

@@ -21,6 +21,7 @@ from brim.paths import find_project
 from brim.plan.compare import Case, Policy, best, policies
 from brim.plan.limits import GATEWAY_PER_S, Limits, limits_of, sentences
 from brim.plan.outcome import Outcome
+from brim.plan.rules import RATE_WINDOW_S
 from brim.plan.run import Conditions, factors_of
 from brim.plan.scaled import Scaling
 from brim.plan.scaling import UTILISATION_TARGET, Fleet, thresholds_of
@@ -44,7 +45,7 @@ FEW_REPLICAS, FEW_REQUESTS = 8, 20_000
 MOST_EVENTS = 2_000_000
 """Requests that are simulated one by one at the most."""
 DURATION_S = 3_600.0
-STARTUP_S, SCRAPE_S, WINDOW_S = 60.0, 15.0, 60.0
+STARTUP_S, SCRAPE_S = 60.0, 15.0
 QUEUE_DEPTH, PREFIX_AWARE = "queue_depth", "prefix_aware"
 
 
@@ -151,7 +152,7 @@ def plan(
         epoch_s,
         startup_s,
         scrape_s,
-        max(WINDOW_S, scrape_s),
+        max(RATE_WINDOW_S, scrape_s),
         None if gateways is None else gateways * gateway_per_s,
         share,
     )

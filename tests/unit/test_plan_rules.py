@@ -1,0 +1,221 @@
+"""The scaling rules: committed as generated, of metrics that exist, and doing what the module does, by promtool."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from brim.config.generate import Profile
+from brim.engine.metrics import FAMILIES, Kind
+from brim.errors import MissingTool
+from brim.gateway.clusters import cluster_name
+from brim.paths import Project
+from brim.plan import rules
+from brim.plan.promtool import check, find_promtool, run_tests
+from brim.plan.scaling import Fleet, thresholds_of
+from brim.service.load import find_services
+from tests.conftest import Brim
+
+TRITONS = {
+    "nv_inference_pending_request_count",
+    "nv_inference_queue_duration_us",
+    "nv_inference_request_success",
+    "nv_gpu_utilization",
+}
+GATEWAYS = {"envoy_brim_requests", "envoy_cluster_upstream_rq_active"}
+FUNCTIONS = {
+    *("abs", "absent", "and", "avg", "bool", "by", "ceil", "clamp_max", "clamp_min", "count", "group_left"),
+    *("histogram_quantile", "label_replace", "max", "max_over_time", "offset", "on", "or", "rate", "sum", "unless"),
+    *("vector", "job", "model", "instance", "le", "s"),
+}
+
+
+def all_rules(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def exported() -> set[str]:
+    """Every series that a replica of ours or the gateway shows."""
+    names = {"up", *TRITONS, *GATEWAYS}
+    for family in FAMILIES:
+        for name in (family.name, *(alias for alias, _ in family.aliases)):
+            ends = ("_bucket", "_sum", "_count") if family.kind is Kind.HISTOGRAM else ("",)
+            names |= {name + end for end in ends}
+    return names
+
+
+def words(expression: str) -> set[str]:
+    """Names of an expression, without what stands in quotes and in selectors."""
+    bare = re.sub(r"\{[^}]*\}", "", re.sub(r'"[^"]*"', "", expression))
+    return set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", bare)) - FUNCTIONS
+
+
+@pytest.fixture(scope="session")
+def promtool(checkout: Path) -> Path:
+    try:
+        return find_promtool(Project(checkout).cache_folder())
+    except MissingTool as missing:
+        pytest.skip(missing.message)
+
+
+def test_the_committed_files_are_those_of_the_service_files(brim: Brim) -> None:
+    done = brim("rules", "--check")
+    assert (done.code, done.out) == (0, ""), done.err
+
+
+def test_a_changed_file_is_found_and_put_right(brim: Brim, checkout: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    for folder in ("services", "model_repository"):
+        (tmp_path / folder).symlink_to(checkout / folder)
+    monkeypatch.setenv("BRIM_ROOT", str(tmp_path))
+    assert brim("rules", "--check").code == 1
+    assert brim("rules", "--write").code == 0
+    assert brim("rules", "--check").code == 0
+    written = tmp_path / "monitoring" / "rules" / "scaling.yml"
+    assert written.read_text() == (checkout / "monitoring" / "rules" / "scaling.yml").read_text()
+    written.write_text(written.read_text().replace("vector(8)", "vector(9)"))
+    done = brim("rules", "--check")
+    assert done.code == 1
+    assert "-    - expr: vector(9)" in done.out or "vector(9)" in done.out
+    assert brim("rules", "--check", "--write").code == 2
+
+
+@pytest.mark.parametrize("profile", [Profile.DEFAULT, Profile.VLLM])
+def test_structure(checkout: Path, profile: Profile) -> None:
+    """What promtool checks, as far as it matters where there is none: names, order, labels, what exists."""
+    names = ["text_generation"] if profile is Profile.VLLM else []
+    document = rules.scaling_rules(find_services(checkout / "services", names), Fleet(), profile)
+    assert YAML(typ="safe").load(rules.rules_text(document)) == document
+    known = exported()
+    for rule in all_rules(document):
+        assert words(rule["expr"]) <= known, rule
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        if "record" in rule:
+            assert re.fullmatch(r"[a-z_]+:[a-z_]+:[a-z0-9_]+", rule["record"])
+            known.add(rule["record"])
+        else:
+            assert rule["labels"]["severity"] in ("info", "warning", "page")
+            assert rule["annotations"]["summary"]
+
+
+def test_nothing_is_decided_by_utilisation(checkout: Path) -> None:
+    recorded = all_rules(rules.scaling_rules(find_services(checkout / "services", []), Fleet()))
+    of_gpus = {rule.get("record") for rule in recorded if rules.GPU_UTILISATION in rule["expr"]}
+    assert of_gpus == {"brim_fleet:gpu_utilisation:mean"}
+    assert not [rule for rule in recorded if "gpu_utilisation" in rule["expr"]]
+
+
+def test_thresholds_are_the_modules(checkout: Path) -> None:
+    services = find_services(checkout / "services", [])
+    limits = {
+        (rule["record"], rule["labels"]["model"]): float(rule["expr"].removeprefix("vector(").removesuffix(")"))
+        for rule in all_rules(rules.scaling_rules(services, Fleet()))
+        if rule.get("record", "").endswith(":limit") and "model" in rule["labels"]
+    }
+    wanted = {}
+    for service in services:
+        at = thresholds_of(service)
+        for name, value in (
+            (rules.WAITING_LIMIT, at.waiting),
+            (rules.QUEUE_LIMIT, at.queue_us),
+            (rules.TTFT_LIMIT, at.ttft_p90_us),
+            (rules.KV_LIMIT, at.kv_usage),
+        ):
+            if value is not None:
+                wanted[name, service.name] = value
+    assert limits == wanted
+
+
+def test_what_a_vllm_backend_does_not_tell_is_asked_of_the_gateway(checkout: Path) -> None:
+    services = find_services(checkout / "services", ["text_generation"])
+    document = rules.scaling_rules(services, Fleet(), Profile.VLLM)
+    by_name = {rule["record"]: rule["expr"] for rule in all_rules(document) if "record" in rule}
+    assert f'envoy_cluster_name="{cluster_name("text_generation")}"' in by_name[rules.WAITING_SUM]
+    assert not {rules.KV_LIMIT, rules.QUEUE_LIMIT, rules.KV_MEAN} & set(by_name)
+
+
+@pytest.mark.parametrize("place", ["monitoring/rules/scaling.yml", "deploy/chart/files/scaling-vllm.yml"])
+def test_promtool_takes_the_rules(promtool: Path, checkout: Path, place: str) -> None:
+    assert check(promtool, checkout / place) == ""
+
+
+def test_promtool_tests_pass(promtool: Path, checkout: Path) -> None:
+    assert run_tests(promtool, checkout / "monitoring" / "tests" / "scaling.yml") == ""
+
+
+def test_promtool_tests_can_fail(promtool: Path, checkout: Path, tmp_path: Path) -> None:
+    """Each rule that decides, turned around, is noticed."""
+    good = (checkout / "monitoring" / "rules" / "scaling.yml").read_text()
+    tests = (checkout / "monitoring" / "tests" / "scaling.yml").read_text()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "tests" / "scaling.yml").write_text(tests)
+    for right, wrong in (
+        ("max_over_time(", "min_over_time("),
+        (f") unless {rules.INCOMPLETE}) or", ")) or"),
+        (">= bool 1.5", ">= bool 1"),
+        (f"- 0.000001) + {rules.SPARES}", "- 0.000001)"),
+        ("clamp_max(brim_fleet:pressure:max, 2)", "brim_fleet:pressure:max / 2"),
+    ):
+        assert right in good, right
+        (tmp_path / "rules" / "scaling.yml").write_text(good.replace(right, wrong))
+        assert run_tests(promtool, tmp_path / "tests" / "scaling.yml") != "", right
+
+
+def test_a_mean_wait_is_not_diluted_by_models_that_nobody_asks(
+    promtool: Path, checkout: Path, cases: Path, tmp_path: Path
+) -> None:
+    """Case 39: two requests that waited 3 s together, an idle model beside them, and a restart."""
+    renamed = {"a": "image_classifier", "b": "text_embedding"}
+    # Every 15 s. The first figures stand for a minute before: what a rate makes up for a window that begins before its
+    # series does would otherwise differ between the two counters.
+    at = {"39_scrape_t0.prom": (0, 1, 2, 3), "39_scrape_t30.prom": (5,), "39_scrape_after_restart.prom": (7,)}
+    course: dict[str, list[str]] = {}
+    for name, places in at.items():
+        for line in (cases / name).read_text().splitlines():
+            series, value = line.rsplit(" ", 1)
+            for short, model in renamed.items():
+                series = series.replace(f'model="{short}"', f'job="tritonserver",instance="x",model="{model}"')
+            for place in places:
+                course.setdefault(series, ["_"] * 8)[place] = value
+    labels = '{job="tritonserver",model="image_classifier"}'
+
+    def expected(name: str, at: str, value: float) -> dict[str, Any]:
+        return {"expr": f"round({name})", "eval_time": at, "exp_samples": [{"labels": labels, "value": value}]}
+
+    document = {
+        "rule_files": [str(checkout / "monitoring" / "rules" / "scaling.yml")],
+        "evaluation_interval": "15s",
+        "tests": [
+            {
+                "interval": "15s",
+                "input_series": [{"series": series, "values": " ".join(values)} for series, values in course.items()],
+                "promql_expr_test": [
+                    expected(rules.MEAN_WAIT, "75s", 1_500_000),
+                    expected(rules.WAITING_SUM + '{model="image_classifier"}', "75s", 9),
+                    expected(rules.MEAN_WAIT, "120s", 250_000),
+                ],
+            }
+        ],
+    }
+    with (tmp_path / "case_39.yml").open("w") as file:
+        YAML().dump(document, file)
+    assert run_tests(promtool, tmp_path / "case_39.yml") == ""
+
+
+def test_where_there_is_no_promtool_it_is_said_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingTool, match="no promtool runs here: this system has no apt-get"):
+        find_promtool(tmp_path / "cache")
+
+
+def test_one_that_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "cache" / "promtool" / "promtool"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", "/bin")
+    assert find_promtool(tmp_path / "cache") == program
