@@ -86,7 +86,9 @@ def plan(
     ] = None,
     in_flight: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000_000, help="Most requests on a replica; the service's bound when absent."),
+        typer.Option(
+            min=1, max=1_000_000, help="Most requests, for each ready replica; the service's bound when absent."
+        ),
     ] = None,
     utilisation_target: Annotated[
         float, typer.Option(min=0.05, max=1, help="Of scaling on utilisation.")
