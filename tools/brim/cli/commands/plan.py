@@ -18,7 +18,7 @@ from brim.errors import InputError
 from brim.measure.text.lengths import EXPECTED
 from brim.paths import find_project
 from brim.plan.compare import Case, best, policies
-from brim.plan.limits import GATEWAY_PER_S, limits_of, sentences
+from brim.plan.limits import GATEWAY_PER_S, SCRAPES_A_RATE, limits_of, sentences
 from brim.plan.rules import RATE_WINDOW_S
 from brim.plan.run import Conditions, factors_of
 from brim.plan.scaled import Scaling
@@ -150,7 +150,7 @@ def plan(
         epoch_s,
         startup_s,
         scrape_s,
-        max(RATE_WINDOW_S, scrape_s),
+        max(RATE_WINDOW_S, SCRAPES_A_RATE * scrape_s),
         None if gateways is None else gateways * gateway_per_s,
         share,
     )
