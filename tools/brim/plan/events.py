@@ -47,7 +47,8 @@ class EventFleet:
             settings: of every replica's batcher; requests are bounded here and not there.
             machines: by kind of replica.
             most: places.
-            bound: most requests in flight on a replica; further ones are refused.
+            bound: most requests in flight, for each replica that is ready: on whichever they are, further ones are refused, as the
+                gateway does (docs/replicas.md).
             epoch_s: length of an epoch.
             policy: of the router.
             objective_us: of the latency.
@@ -123,14 +124,12 @@ class EventFleet:
             self._paged_us = now_us
             for place in np.flatnonzero(self._ready).tolist():
                 self._router.scrape(self._places[place].page(self._names[place], now_us))
+        if sum(place.in_flight for place in self._places) >= self._bound * np.count_nonzero(self._ready):
+            return False
         decision = self._router.pick(TENSOR, now_us)
         if decision is None:
             return False
-        place = self._places[self._names.index(decision.name)]
-        if place.in_flight >= self._bound:
-            self._router.end(decision.number, now_us)
-            return False
-        place.send(now_us, decision.number)
+        self._places[self._names.index(decision.name)].send(now_us, decision.number)
         return True
 
     def _advance(self, until_us: int) -> None:

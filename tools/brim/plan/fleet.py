@@ -14,7 +14,7 @@ class Epoch:
     """What became of requests in an epoch. A fluid has fractions of requests.
 
     Attributes:
-        refused: at once: none was ready, or the replica that was to take them held as many as it may.
+        refused: at once: none was ready, or as many were in flight as may be.
         answered: of those in flight before, and of those admitted in the epoch.
         in_slo: that kept the objective. Each request counts once: a fluid knows it when the request comes, events when it ends.
     """

@@ -15,6 +15,8 @@ from brim.plan.fleet import Epoch, Seen
 from brim.plan.replica import RANKS, Replica
 from brim.plan.spread import Spread
 
+HALVINGS = 40
+"""Of the part of an epoch's requests that is admitted."""
 P90 = int(np.searchsorted(RANKS, 0.9))
 
 Floats = NDArray[np.float64]
@@ -31,15 +33,15 @@ class FluidFleet:
         Args:
             kinds: of replicas; ``kind`` holds places in it.
             most: places.
-            bound: most requests in flight on a replica; further ones are refused.
+            bound: most requests in flight, for each replica that is ready: on whichever they are, further ones are refused, as the
+                gateway does (docs/replicas.md).
             epoch_s: length of an epoch.
             spread: how requests are spread over the replicas.
         """
-        self._kinds, self._epoch_s, self._spread = kinds, epoch_s, spread
+        self._kinds, self._bound, self._epoch_s, self._spread = kinds, bound, epoch_s, spread
         self.in_flight: Floats = np.zeros(most)
         self.kind: Places = np.zeros(most, np.int64)
         self._taken = [kind.in_flight + epoch_s * kind.rate_per_s for kind in kinds]
-        self._full = self._taken_by(bound)
         self._weights = [np.zeros(len(kind.in_flight)) for kind in kinds]
 
     def step(self, arrivals: int, ready: Mask) -> Epoch:
@@ -54,11 +56,10 @@ class FluidFleet:
             refused = float(arrivals)
         elif arrivals:
             sent[takes] = self._spread(arrivals, before[takes], kinds[takes], self._taken_by)
-        admitted = np.minimum(sent, np.maximum(0.0, self._full[kinds] - before))
-        after, in_slo = np.zeros(len(busy)), 0.0
+        admitted, after = self._admit(before, sent, kinds, self._bound * float(takes.sum()))
+        in_slo = 0.0
         for number in _numbers(kinds):
             of, kind = kinds == number, self._kinds[number]
-            after[of] = np.interp(before[of] + admitted[of], self._taken[number], kind.in_flight)
             in_slo += float(admitted[of] @ kind.at("in_slo", after[of]))
             self._weigh(number, after[of], admitted[of])
         self.in_flight[busy] = after
@@ -116,6 +117,30 @@ class FluidFleet:
         order = np.argsort(latencies, kind="stable")
         passed = np.cumsum(heavy[order])
         return float(latencies[order][min(len(order) - 1, int(np.searchsorted(passed, share * passed[-1])))])
+
+    def _admit(self, before: Floats, sent: Floats, kinds: Places, most: float) -> tuple[Floats, Floats]:
+        """What of the sent is admitted, the same part of each replica's, and what is in flight after it: ``most``, or what was
+        there already and was not answered."""
+        after = self._after(before + sent, kinds)
+        if after.sum() <= most:
+            return sent, after
+        low, high = 0.0, 1.0
+        for _ in range(HALVINGS):
+            part = (low + high) / 2
+            if self._after(before + part * sent, kinds).sum() <= most:
+                low = part
+            else:
+                high = part
+        admitted = low * sent
+        return admitted, self._after(before + admitted, kinds)
+
+    def _after(self, taken: Floats, kinds: Places) -> Floats:
+        """In flight at the end of an epoch, by what was there before it and came in it."""
+        after = np.empty_like(taken)
+        for number in _numbers(kinds):
+            of = kinds == number
+            after[of] = np.interp(taken[of], self._taken[number], self._kinds[number].in_flight)
+        return after
 
     def _taken_by(self, in_flight: float) -> Floats:
         """Of each kind, what a replica holds before an epoch and gets in it, by what it holds at the end."""

@@ -12,6 +12,8 @@ from brim.units import US_PER_S
 
 SCRAPES_S = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 """Intervals that are tried."""
+SCRAPES_A_RATE = 4
+"""That a rate is taken over at least."""
 GATEWAY_PER_S = 6_000.0
 """Requests a second that one gateway passes on: half of what a server without it answered over gRPC, with callers, gateway and
 server on the same two cores (docs/benchmarks.md, overload)."""
@@ -85,18 +87,27 @@ def limits_of(case: Case, policy: Policy, *, gateway_per_s: float, gateways: int
 
 
 def _scrapes(case: Case, policy: Policy) -> tuple[float | None, float | None]:
-    """The longest interval up to which all that were tried meet the objective, and the first that does not."""
+    """The longest interval at which the objective is met, and the next one, at which it is not.
+
+    Halved: where one meets it, all that are shorter are taken to do so.
+    """
     if policy.scaling is not Scaling.QUEUE:
         return None, None
-    longest_s: float | None = None
-    for scrape_s in SCRAPES_S:
-        if scrape_s < case.conditions.epoch_s or scrape_s > case.traffic.duration_s / 2:
-            continue
-        conditions = replace(case.conditions, scrape_s=scrape_s, window_s=max(case.conditions.window_s, 4 * scrape_s))
-        if not replace(case, conditions=conditions).run(policy).slo_met:
-            return longest_s, scrape_s
-        longest_s = scrape_s
-    return longest_s, None
+    tried_s = [at_s for at_s in SCRAPES_S if case.conditions.epoch_s <= at_s <= case.traffic.duration_s / 2]
+    met, missed = -1, len(tried_s)
+    while missed - met > 1:
+        middle = (met + missed) // 2
+        if _at(case, tried_s[middle]).run(policy).slo_met:
+            met = middle
+        else:
+            missed = middle
+    return tried_s[met] if met >= 0 else None, tried_s[missed] if missed < len(tried_s) else None
+
+
+def _at(case: Case, scrape_s: float) -> Case:
+    """The case with another interval; rates need some scrapes."""
+    window_s = max(case.conditions.window_s, SCRAPES_A_RATE * scrape_s)
+    return replace(case, conditions=replace(case.conditions, scrape_s=scrape_s, window_s=window_s))
 
 
 def sentences(limits: Limits, *, objective: str, policy: Policy) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from brim.bench import fleet, generation, padding, runtime_cost, saturation
+from brim.bench import fleet, generation, padding, planning, runtime_cost, saturation
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
@@ -48,6 +48,7 @@ class Benchmark(StrEnum):
     OVERLOAD = "overload"
     FLEET = "fleet"
     ROUTING = "routing"
+    PLAN = "plan"
     GENERATION = "generation"
     GENERATION_SIMULATION = "generation-simulation"
 
@@ -73,6 +74,7 @@ def bench(
             "overload: what the gateway does at up to ten times the capacity. "
             "fleet: replicas of which one is slow, killed or drained, against a healthy fleet. "
             "routing: prompts that share beginnings over simulated replicas, policy against policy. "
+            "plan: what `brim plan` predicts of one, two and three replicas against what they do. "
             "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
             "generation-simulation: the simulator of token models against the engine, and continuous against static batching."
         ),
@@ -143,7 +145,7 @@ def bench(
     if is_simulation:
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-simulation"
         return bench_simulation(project, folder, points=points, seconds=seconds, seed=seed, as_json=as_json)
-    if benchmark is Benchmark.FLEET:
+    if benchmark in (Benchmark.FLEET, Benchmark.PLAN):
         refuse_options_of_others(benchmark.value, {"a service": name})
     services = _services(benchmark, project, name)
     require_artifacts(project, services, Profile.DEFAULT)
@@ -157,6 +159,11 @@ def bench(
         elif benchmark is Benchmark.FLEET:
             effort = fleet.DEFAULT_EFFORT if rounds is None else replace(fleet.DEFAULT_EFFORT, rounds=rounds)
             answer = fleet.fleet(effort=effort, cache=project.cache_folder(), folder=folder, seed=seed, on_progress=say)
+        elif benchmark is Benchmark.PLAN:
+            planned = planning.DEFAULT_EFFORT if rounds is None else replace(planning.DEFAULT_EFFORT, rounds=rounds)
+            answer = planning.planning(
+                effort=planned, cache=project.cache_folder(), folder=folder, seed=seed, on_progress=say
+            )
         else:
             answer = _answer(benchmark, project, services[0], folder, rounds, seed)
     if answer is None:
@@ -223,7 +230,7 @@ def _services(benchmark: Benchmark, project: Project, name: str | None) -> list[
     Raises:
         InputError: there is none of that name, or the question cannot be asked of it.
     """
-    if benchmark is Benchmark.FLEET:
+    if benchmark in (Benchmark.FLEET, Benchmark.PLAN):
         return []
     if benchmark is Benchmark.SATURATION:
         return saturation.services_of(project.services, name)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from brim.cli.app import JsonFlag
+from brim.cli.commands.plan_answer import PICTURE_FILE, PLAN_FILE, document, table, write
 from brim.cli.commands.plan_case import Modelled, Timing, modelled
 from brim.cli.commands.simulate import PICTURES
-from brim.cli.output import put, put_answer, say, table_text
-from brim.errors import InputError, MissingTool
+from brim.cli.output import put, put_answer, say
+from brim.errors import InputError
 from brim.measure.text.lengths import EXPECTED
 from brim.paths import find_project
-from brim.plan.compare import Case, Policy, best, policies
-from brim.plan.limits import GATEWAY_PER_S, Limits, limits_of, sentences
-from brim.plan.outcome import Outcome
+from brim.plan.compare import Case, best, policies
+from brim.plan.limits import GATEWAY_PER_S, SCRAPES_A_RATE, limits_of, sentences
+from brim.plan.rules import RATE_WINDOW_S
 from brim.plan.run import Conditions, factors_of
 from brim.plan.scaled import Scaling
 from brim.plan.scaling import UTILISATION_TARGET, Fleet, thresholds_of
@@ -30,9 +29,7 @@ from brim.plan.spread import ROUND_ROBIN, spread_of
 from brim.plan.traffic import MOST_REPLICAS, Traffic, read_traffic
 from brim.service.load import find_service
 from brim.service.schema import Service
-from brim.units import US_PER_S, us_to_ms
 
-PLAN_FILE, PICTURE_FILE = "plan.json", "plan.svg"
 EPOCHS = 3_600
 """Of a trace, when nobody says how long one is."""
 SHORTEST_EPOCH_S, LONGEST_EPOCH_S = 0.25, 60.0
@@ -44,7 +41,7 @@ FEW_REPLICAS, FEW_REQUESTS = 8, 20_000
 MOST_EVENTS = 2_000_000
 """Requests that are simulated one by one at the most."""
 DURATION_S = 3_600.0
-STARTUP_S, SCRAPE_S, WINDOW_S = 60.0, 15.0, 60.0
+STARTUP_S, SCRAPE_S = 60.0, 15.0
 QUEUE_DEPTH, PREFIX_AWARE = "queue_depth", "prefix_aware"
 
 
@@ -89,7 +86,9 @@ def plan(
     ] = None,
     in_flight: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000_000, help="Most requests on a replica; the service's bound when absent."),
+        typer.Option(
+            min=1, max=1_000_000, help="Most requests, for each ready replica; the service's bound when absent."
+        ),
     ] = None,
     utilisation_target: Annotated[
         float, typer.Option(min=0.05, max=1, help="Of scaling on utilisation.")
@@ -151,7 +150,7 @@ def plan(
         epoch_s,
         startup_s,
         scrape_s,
-        max(WINDOW_S, scrape_s),
+        max(RATE_WINDOW_S, SCRAPES_A_RATE * scrape_s),
         None if gateways is None else gateways * gateway_per_s,
         share,
     )
@@ -175,13 +174,13 @@ def plan(
         f"{len(outcomes)} policies of {traffic.requests:,.0f} requests each simulated in {perf_counter() - began_s:.1f} s"
     )
     words = sentences(limits, objective=model.objective, policy=chosen)
-    data = _data(service, case, outcomes, limits, words, model, one_by_one=one_by_one)
-    _write(data, outcomes, traffic, out, plot, title=f"{service.name}: {traffic.name}, {model.objective}")
+    data = document(service, case, outcomes, limits, words, model, one_by_one=one_by_one)
+    write(data, outcomes, traffic, out, plot, title=f"{service.name}: {traffic.name}, {model.objective}")
     met = any(outcome.slo_met for _, outcome in outcomes)
     if as_json:
         put_answer("plan", data, ok=met)
     else:
-        put("\n".join([_table(outcomes), *words]))
+        put("\n".join([table(outcomes), *words]))
     return 0 if met else 1
 
 
@@ -257,103 +256,3 @@ def _one_by_one(model: Modelled, traffic: Traffic, bounds: Fleet, given: bool | 
             hint="--fluid takes as long for many as for few",
         )
     return given
-
-
-def _data(
-    service: Service,
-    case: Case,
-    outcomes: list[tuple[Policy, Outcome]],
-    limits: Limits,
-    words: list[str],
-    model: Modelled,
-    *,
-    one_by_one: bool,
-) -> dict[str, Any]:
-    traffic, conditions = case.traffic, case.conditions
-    return {
-        "service": service.name,
-        "policies": [
-            {
-                "routing": policy.routing,
-                "scaling": policy.scaling.value,
-                "spares": policy.spares,
-                **outcome.as_json(),
-                "over_time": outcome.over_time(),
-            }
-            for policy, outcome in outcomes
-        ],
-        "limits": limits.as_json(),
-        "sentences": words,
-        "objective": model.objective,
-        "traffic": {
-            "name": traffic.name,
-            "duration_us": round(traffic.duration_s * US_PER_S),
-            "requests": round(traffic.requests),
-            "peak_per_s": traffic.peak_per_s,
-        },
-        "conditions": {
-            "simulated": "events" if one_by_one else "fluid",
-            "epoch_us": round(conditions.epoch_s * US_PER_S),
-            "startup_us": round(conditions.startup_s * US_PER_S),
-            "scrape_us": round(conditions.scrape_s * US_PER_S),
-            "in_flight_bound": model.bound,
-            "min_replicas": case.bounds.min_replicas,
-            "max_replicas": case.bounds.max_replicas,
-            "utilisation_target": case.utilisation_target,
-            "seed": case.seed,
-        },
-    }
-
-
-def _write(
-    data: dict[str, Any],
-    outcomes: list[tuple[Policy, Outcome]],
-    traffic: Traffic,
-    out: Path | None,
-    plot: Path | None,
-    *,
-    title: str,
-) -> None:
-    """The folder and the picture that were asked for.
-
-    Raises:
-        MissingTool: matplotlib is not installed.
-    """
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / PLAN_FILE).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        say(f"figures: {out / PLAN_FILE}")
-    pictures = [path for path in (plot, out and out / PICTURE_FILE) if path is not None]
-    if not pictures:
-        return
-    try:
-        from brim.plan.plot import draw
-    except ImportError as error:
-        raise MissingTool(
-            f"no picture can be drawn: {error}", hint="pip install 'brim[report]' brings what it needs"
-        ) from error
-    for path in pictures:
-        say(f"picture: {draw(outcomes, traffic, path, title=title)}")
-
-
-def _table(outcomes: list[tuple[Policy, Outcome]]) -> str:
-    table = Table(
-        "routing", "scaling", "spares", "in SLO", "met", "worst minute", "p50 ms", "p99 ms", "replica-hours", "most",
-        "refused", "lost", "missed cold",
-    )  # fmt: skip
-    for policy, outcome in outcomes:
-        table.add_row(
-            policy.routing,
-            policy.scaling.value,
-            str(policy.spares),
-            f"{outcome.slo_attainment:.2%}",
-            "yes" if outcome.slo_met else "no",
-            f"{outcome.worst_minute:.1%}",
-            *("-" if value is None else f"{us_to_ms(value):.1f}" for value in (outcome.p50_us, outcome.p99_us)),
-            f"{outcome.replica_seconds / 3600:.2f}",
-            f"{outcome.of['paid'].max():.0f}",
-            f"{outcome.total('refused') + outcome.total('refused_gateway'):,.0f}",
-            f"{outcome.lost:,.0f}",
-            f"{outcome.cold_start_missed:,.0f}",
-        )
-    return table_text(table)
