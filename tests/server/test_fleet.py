@@ -42,7 +42,7 @@ from tests.server.text_callers import Stream
 
 KNOWN, STORY = "known", story_model.MODEL
 BATCH_US = 20_000
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 RATE_PER_S = 60
 X = np.zeros((1, 4), np.float32)
 GREEDY = {"temperature": 0, "ignore_eos": True}
