@@ -42,7 +42,7 @@ from tests.server.text_callers import Stream
 
 KNOWN, STORY = "known", story_model.MODEL
 BATCH_US = 20_000
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 RATE_PER_S = 60
 X = np.zeros((1, 4), np.float32)
 GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -242,14 +242,15 @@ def test_killed_under_load_and_back_again(whole: Place) -> None:
     failed = {kind: count for kind, count in calls.answers.items() if kind != "right"}
     assert set(failed) <= {"503 unavailable"}, "nothing but what may be sent again"
     assert sum(failed.values()) <= under_way + 1
-    assert whole.stat(f"cluster.triton/{KNOWN}.upstream_rq_retry") >= retried
+    again_sent = whole.stat(f"cluster.triton/{KNOWN}.upstream_rq_retry") - retried
+    assert again_sent + sum(failed.values()) > 0, "nobody noticed: nothing was proven"
     assert any(line.startswith("r2: supervision: crashed server") for line in whole.said)
 
 
 def test_stopped_process_gets_no_requests_and_is_replaced(whole: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It still takes connections: only that it answers nothing tells."""
-    monkeypatch.setattr(replica_module, "SILENT_AFTER_S", 2.0)
-    monkeypatch.setattr(replica_module, "HUNG_AFTER_S", 6.0)
+    monkeypatch.setattr(replica_module, "SILENT_AFTER_S", 1.5)
+    monkeypatch.setattr(replica_module, "HUNG_AFTER_S", 4.0)
     monkeypatch.setattr(replica_module, "PROBE_TIMEOUT_S", 1.0)
     victim = whole.replica("r3")
     process = psutil.Process(victim.server.pid)
@@ -261,6 +262,20 @@ def test_stopped_process_gets_no_requests_and_is_replaced(whole: Place, monkeypa
         until(lambda: victim.state is State.SERVING, whole.said)
     assert set(calls.answers) <= {"right", "503 unavailable"}
     assert any("nothing heard" in line for line in whole.said)
+
+
+def test_a_dead_stub_is_healed_while_others_answer(whole: Place) -> None:
+    """Triton goes on saying that it is ready, and fails whatever comes at once: nothing would have fewer requests under way."""
+    victim = whole.replica("r2")
+    with calling(whole.gateway) as calls:
+        answered(calls, 10)
+        (stub,) = [stub for stub in victim.server.living_stubs() if stub.model == KNOWN]
+        os.kill(stub.process.pid, signal.SIGKILL)
+        until(lambda: any(line.startswith("r2: supervision: known: dead stub") for line in whole.said), whole.said)
+        until(lambda: victim.state is State.SERVING, whole.states())
+        answered(calls, 20)
+    assert "wrong" not in calls.answers and "TimeoutError" not in calls.answers
+    assert calls.answers["right"] > calls.sent / 2
 
 
 def test_a_spoilt_file_changes_nothing_and_is_put_right(whole: Place) -> None:
@@ -386,6 +401,14 @@ def test_orders_that_cannot_be_carried_out_say_why(whole: Place) -> None:
     assert not answer["ok"] and "no replica 'r99'" in answer["message"]
     (whole.fleet.folder / "orders" / "junk.json").write_text("{")
     until(lambda: "junk" in read_status(whole.fleet.folder)["orders"])
+    # Nor does it end anybody that the status cannot be written.
+    status = whole.fleet.folder / "status.json"
+    status.unlink()
+    status.mkdir()
+    (whole.fleet.folder / "orders" / "more.json").write_text("{")
+    until(lambda: any(line.endswith("replicas are asked as before") for line in whole.said), whole.said)
+    status.rmdir()
+    until(lambda: status.is_file() and "more" in read_status(whole.fleet.folder)["orders"])
     with pytest.raises(InputError, match="only one"):
         for one in whole.fleet.replicas:
             whole.fleet.drain(one.name, 600)
