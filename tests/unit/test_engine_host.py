@@ -374,6 +374,8 @@ def test_closing_ends_what_runs(bench: MakeBench) -> None:
     last = caller.wait()
     assert last.end in (End.FAILED, End.LENGTH)
     assert last.end is End.LENGTH or last.message == "enough"
+    one.host.close("once more")
+    assert one.ask(tokens=4).wait().reason is Reason.DRAINING
 
 
 def test_who_goes_while_the_end_is_on_its_way_still_gets_it(bench: MakeBench) -> None:
