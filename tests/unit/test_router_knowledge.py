@@ -328,6 +328,9 @@ def test_replicas_that_envoy_holds_for_sick_get_nothing() -> None:
     pools.set_unfit(unfit)
     taken = {model: {_pick(pools, model) for _ in range(40)} for model in ("story", "sorter")}
     assert taken == {"story": {"d"}, "sorter": {"a", "b", "c", "d"}}
+    # A model that shows up later is no way around.
+    pools.scrape({"late": Replica("a", 0.0, scraped_us=0)})
+    assert {_pick(pools, "late") for _ in range(40)} == {"a", "b", "c", "d"}
     pools.set_unfit({ALL: set("abcde")})
     assert pools.pick("story", Request(), 0) is None
 
