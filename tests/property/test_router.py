@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, inf, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brim.router.decisions import line_of, replay
@@ -90,13 +90,14 @@ def test_no_replica_is_taken_for_its_prefix_beyond_the_factor_over_the_mean(
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=40)
 @given(
     count=st.integers(1, 8),
     pages=st.booleans(),
     prefixes=st.integers(1, 70),
     seed=st.integers(0, 9),
 )
+@example(count=5, pages=False, prefixes=13, seed=0)
 def test_a_burst_between_two_pages_spreads_evenly(
     policy: str, count: int, pages: bool, prefixes: int, seed: int
 ) -> None:

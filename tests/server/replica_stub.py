@@ -21,6 +21,7 @@ nv_inference_pending_request_count{{model="sorter",version="1"}} {waiting}
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     name, delay_s = "", 0.0
     told: ClassVar[dict[str, float]] = {"waiting": 0, "usage": 0.0, "process": 1}
     in_flight = 0

@@ -231,6 +231,24 @@ def test_a_replica_that_dies_costs_no_request(own_fleet: Picked) -> None:
     assert home not in answers
 
 
+def test_a_replica_that_hangs_gets_nothing_once_envoy_holds_it_for_sick(own_fleet: Picked) -> None:
+    fleet = own_fleet
+    fleet.servers["a"].send_signal(signal.SIGSTOP)
+    wait_until(lambda: sick(fleet) == 1, "Envoy holds it for well")
+    # The picker asks Envoy ten times a second.
+    asked = fleet.page()["brim_picker_gateway_total"]
+    wait_until(lambda: fleet.page()["brim_picker_gateway_total"] >= asked + 2, "the picker does not ask")
+    # A burst, which would come to all three.
+    answers = at_once(12, lambda number: fleet.sort(x_delay_s="0.3"))
+    assert {answer["replica"] for answer in answers} == {"b", "c"}
+    assert all(fleet.upstreams["a"].http not in answer["picked"] for answer in answers)
+
+
+def sick(fleet: Picked) -> int:
+    name = "cluster.triton/sorter.membership"
+    return (fleet.envoy(f"{name}_total") - fleet.envoy(f"{name}_healthy")) // 2
+
+
 def test_a_gateway_that_streams_bodies_both_ways_is_answered_as_well(tmp_path: Path) -> None:
     with picked(tmp_path, BodyMode.FULL_DUPLEX) as fleet:
         long = LONG * 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tritonclient.grpc import service_pb2
 from brim.engine.kv_cache import block_hashes
 from brim.errors import InputError
 from brim.router.decisions import DecisionLog, line_of, replay
+from brim.router.estimate import has_kv_for, kv_free, outstanding, still_waiting, waiting
 from brim.router.gateway_health import sick_hosts, unfit_replicas
 from brim.router.in_flight import Counted, InFlight
 from brim.router.metrics_page import ALL, read_page
@@ -23,7 +25,7 @@ from brim.router.prefix_index import PrefixIndexes
 from brim.router.prompt import MOST_BYTES, prompt_of_grpc, prompt_of_json, request_of
 from brim.router.replica_file import Server, read_replicas, servers_of
 from brim.router.router import Router
-from brim.router.view import Replica, Request, Settings
+from brim.router.view import Candidate, Replica, Request, Settings
 
 BLOCKS = tuple(block_hashes(list(range(160)), 16))
 
@@ -80,14 +82,34 @@ def test_a_page_shows_what_was_sent_before_it_was_asked_for() -> None:
     in_flight.end(3, 111)
     in_flight.end(3, 112)
     assert in_flight.of("a", 1) == Counted(own=2, unseen=1, unseen_behind=0, unseen_tokens=100, ended=1)
-    # Of a page that was asked for earlier nothing is learnt; of one that came after the end, that it is over.
-    in_flight.scrape("a", 90)
-    assert in_flight.of("a", 1).ended == 1
+    # A page that was asked for after the end shows that it is over.
     in_flight.scrape("a", 110)
     assert in_flight.of("a", 1) == Counted(own=2)
     assert len(in_flight) == 2
     with pytest.raises(ValueError, match="in flight already"):
         in_flight.send(1, "b", tokens=0, priority=1, now_us=200)
+
+
+def test_a_page_that_comes_late_tells_nothing() -> None:
+    router = Router("queue_depth", "ab")
+    router.scrape(Replica("a", waiting=9.0, scraped_us=100))
+    assert router.pick(Request(), 101) is not None
+    router.scrape(Replica("a", waiting=0.0, scraped_us=50))
+    router.scrape(Replica("c", waiting=0.0, scraped_us=200))
+    decision = router.pick(Request(), 102)
+    assert decision is not None
+    seen = {one.replica.name: one.replica for one in decision.candidates}
+    assert seen["a"] == Replica("a", waiting=9.0, scraped_us=100) and set(seen) == set("ab")
+
+
+def test_a_replica_is_what_its_page_said_and_what_was_done_since() -> None:
+    said = Replica("a", waiting=6.0, running=4.0, kv_free=0.5, kv_blocks=100, kv_block_tokens=16, scraped_us=0)
+    one = Candidate(said, own=9, unseen=3, unseen_behind=1, unseen_tokens=160, ended=2)
+    assert (outstanding(one), waiting(one), still_waiting(one), kv_free(one)) == (11.0, 6.0, 4.0, 0.4)
+    # More has ended than it can have been: what is not on the page stays.
+    over = replace(one, ended=50)
+    assert (outstanding(over), waiting(over), still_waiting(over)) == (3.0, 2.0, 0.0)
+    assert has_kv_for(one, 640) and not has_kv_for(one, 641)
 
 
 OURS = """# HELP brim_llm_requests_waiting Requests
@@ -306,6 +328,9 @@ def test_replicas_that_envoy_holds_for_sick_get_nothing() -> None:
     pools.set_unfit(unfit)
     taken = {model: {_pick(pools, model) for _ in range(40)} for model in ("story", "sorter")}
     assert taken == {"story": {"d"}, "sorter": {"a", "b", "c", "d"}}
+    # A model that shows up later is no way around.
+    pools.scrape({"late": Replica("a", 0.0, scraped_us=0)})
+    assert {_pick(pools, "late") for _ in range(40)} == {"a", "b", "c", "d"}
     pools.set_unfit({ALL: set("abcde")})
     assert pools.pick("story", Request(), 0) is None
 
@@ -320,11 +345,11 @@ def _pick(pools: Pools, model: str) -> str:
 def test_each_model_is_routed_by_its_own_queue_and_its_kind() -> None:
     pools = Pools(policies={"odd": "round_robin"})
     pools.set_replicas("ab")
-    for name, waiting in (("a", 0.0), ("b", 9.0)):
+    for name, queue in (("a", 0.0), ("b", 9.0)):
         pools.scrape(
             {
-                "story": Replica(name, waiting, 1.0, 0.5, scraped_us=0),
-                "sorter": Replica(name, 9.0 - waiting, scraped_us=0),
+                "story": Replica(name, queue, 1.0, 0.5, scraped_us=0),
+                "sorter": Replica(name, 9.0 - queue, scraped_us=0),
                 "odd": Replica(name, scraped_us=0),
             }
         )

@@ -191,6 +191,30 @@ def test_why_another_one_than_the_holder_of_the_prefix_is_taken() -> None:
     assert reason(0.0, least_match_tokens=161) is Reason.LEAST
 
 
+@pytest.mark.parametrize("policy", ["queue_depth", "prefix_aware"])
+def test_a_replica_without_a_page_does_not_look_better_for_that(policy: str) -> None:
+    others = [Candidate(page("b", waiting=2.0), own=2), Candidate(page("c", waiting=2.0), own=2)]
+    assert name_of(policy, [Candidate(Replica("a"), own=3), *others]) != "a"
+
+
+def test_of_those_that_are_nearly_as_good_the_holder_of_the_prefix_is_taken() -> None:
+    warm = Candidate(page("a", running=2.2), matched_blocks=10)
+    fleet = [warm, *(Candidate(page(name)) for name in "bcdef")]
+    for number in range(8):
+        request = Request(160, tuple(range(100 * number, 100 * number + 10)))
+        assert chosen("prefix_aware", fleet, request, free_load=9) == Choice(0, Reason.WARM)
+
+
+def test_prompts_that_are_too_short_for_a_prefix_spread() -> None:
+    router, taken = Router("prefix_aware", "abc"), Counter[str]()
+    for now_us in range(60):
+        decision = router.pick(Request(20, (1,)), now_us)
+        assert decision is not None
+        router.end(decision.number, now_us)
+        taken[decision.name] += 1
+    assert min(taken[name] for name in "abc") >= 10
+
+
 def test_prompts_that_begin_alike_go_to_one_replica_from_every_router() -> None:
     blocks = [tuple(block_hashes([prompt, *range(200)], 16)) for prompt in range(30)]
 
@@ -219,6 +243,18 @@ def test_two_random_choices_even_out_without_looking_at_all() -> None:
     loads = [router.in_flight(name) for name in names]
     # One choice alone would leave some with fewer than 10 and some with more than 30.
     assert min(loads) >= 15 and max(loads) <= 24
+
+
+def test_the_holder_of_a_prefix_is_looked_at_whoever_is_drawn() -> None:
+    router = Router("prefix_aware", [f"{number:03}" for number in range(50)], Settings(choices=1))
+    blocks = tuple(block_hashes(list(range(512)), 16))
+    homes = set()
+    for now_us in range(10):
+        decision = router.pick(Request(512, blocks), now_us)
+        assert decision is not None
+        router.end(decision.number, now_us)
+        homes.add(decision.name)
+    assert len(homes) == 1
 
 
 @pytest.mark.parametrize("policy", POLICIES)

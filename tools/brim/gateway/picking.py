@@ -15,7 +15,7 @@ from brim.gateway.clusters import cluster_name
 from brim.gateway.replicas import Picking
 from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import TYPE, Document, address_of, equal, is_address
-from brim.router.protocol import DESTINATION, READ_HEADERS
+from brim.router.protocol import DESTINATION, READ_HEADERS, SERVICE
 
 PICKER = "picker"
 """Its cluster."""
@@ -82,7 +82,7 @@ def picker_cluster(address: str) -> Document:
                 "no_traffic_interval": f"{HEALTH_EVERY_S}s",
                 "unhealthy_threshold": 2,
                 "healthy_threshold": 1,
-                "grpc_health_check": {},
+                "grpc_health_check": {"service_name": SERVICE},
             }
         ],
         # One that does not answer is not asked for want of a better one.

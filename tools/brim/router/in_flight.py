@@ -37,7 +37,6 @@ class _Line:
     unseen_tokens: int = 0
     priorities: Counter[int] = field(default_factory=Counter)
     ended_us: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_ENDED))
-    scraped_us: int | None = None
 
     def show(self, number: int) -> None:
         sent = self.unseen.pop(number)
@@ -85,11 +84,8 @@ class InFlight:
             line.ended_us.append(now_us)
 
     def scrape(self, name: str, scraped_us: int) -> None:
-        """A page that was asked for then shows what was sent before, and not what ended before. An older one tells nothing."""
+        """A page that was asked for then shows what was sent before, and not what ended before."""
         line = self._lines.setdefault(name, _Line())
-        if line.scraped_us is not None and scraped_us < line.scraped_us:
-            return
-        line.scraped_us = scraped_us
         shown_us = scraped_us - self._settle_us
         # In the order in which they were sent.
         for number, _ in list(takewhile(lambda item: item[1].at_us <= shown_us, line.unseen.items())):

@@ -41,6 +41,7 @@ def _places() -> dict[str, list[tuple[frozenset[tuple[str, str]], Family, int]]]
 
 
 PLACES = _places()
+NAMES = frozenset({*PLACES, START})
 
 
 @dataclass(slots=True)
@@ -74,8 +75,9 @@ def read_page(text: str, name: str, scraped_us: int) -> dict[str, Replica]:
     """
     said: dict[str, _Said] = {}
     start = ""
-    for found in map(LINE.fullmatch, text.splitlines()):
-        if found is None:
+    for line in text.splitlines():
+        # Most lines are of histograms: they are not looked at any closer.
+        if line.partition("{")[0].partition(" ")[0] not in NAMES or (found := LINE.fullmatch(line)) is None:
             continue
         if found[1] == START:
             start = found[3]

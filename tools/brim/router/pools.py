@@ -43,6 +43,7 @@ class Pools:
         self.settings = settings or Settings()
         self._policies = dict(policies or {})
         self._names: tuple[str, ...] = ()
+        self._unfit: dict[str, frozenset[str]] = {}
         self._routers = {ALL: self._router(ALL, TOKENS)}
 
     @property
@@ -67,9 +68,9 @@ class Pools:
 
     def set_unfit(self, unfit: Mapping[str, Iterable[str]]) -> None:
         """By model, and ``ALL`` for every model: replicas that get no requests for now."""
-        everywhere = set(unfit.get(ALL, ()))
+        self._unfit = {model: frozenset(names) for model, names in unfit.items()}
         for model, router in self._routers.items():
-            router.set_unfit(everywhere.union(unfit.get(model, ())))
+            router.set_unfit(self._unfit_for(model))
 
     def scrape(self, views: Mapping[str, Replica]) -> int:
         """Take in a page, as ``read_page`` gives it. How many routers saw by it that the replica has started anew."""
@@ -92,4 +93,10 @@ class Pools:
         self._routers[placed.pool].end(placed.decision.number, now_us)
 
     def _router(self, model: str, usual: str) -> Router:
-        return Router(self._policies.get(model, usual), self._names, self.settings)
+        router = Router(self._policies.get(model, usual), self._names, self.settings)
+        router.set_unfit(self._unfit_for(model))
+        return router
+
+    def _unfit_for(self, model: str) -> frozenset[str]:
+        none: frozenset[str] = frozenset()
+        return self._unfit.get(ALL, none) | self._unfit.get(model, none)

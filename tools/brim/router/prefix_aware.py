@@ -69,12 +69,17 @@ def _why(taken: int, warm: set[int], weighed: Sequence[_Weighed], pool: Sequence
 def _weigh(candidates: Sequence[Candidate], request: Request, now_us: int, settings: Settings) -> list[_Weighed]:
     names = told(candidates, ("waiting", "running", "kv_free"))
     seen = [sighted(one.replica, names, now_us, settings) for one in candidates]
-    extras = [_extra(one, settings) if sees else 0.0 for one, sees in zip(candidates, seen, strict=True)]
-    usual = sum(extras) / max(1, sum(seen))
+    if any(seen):
+        extras = [_extra(one, settings) if sees else 0.0 for one, sees in zip(candidates, seen, strict=True)]
+        usual = sum(extras) / sum(seen)
+        extras = [extra if sees else usual for extra, sees in zip(extras, seen, strict=True)]
+    else:
+        # Where nothing is known of anybody, a burst waits like one that pages have not shown yet.
+        extras = [settings.waiting_weight * one.own for one in candidates]
     return [
         _Weighed(
             outstanding=outstanding(one) if sees else float(one.own),
-            extra=extra if sees else usual,
+            extra=extra,
             saturated=sees and _saturated(one, request, settings),
             match=_match(one, request, settings),
         )
