@@ -132,7 +132,7 @@ def fleet(
         figures,
         conditions,
         {
-            "generator_limits": loop.limits,
+            "findings": loop.limits,
             "case": asdict(case),
             "rate_per_s": case.rate_per_s,
             "seed": seed,
