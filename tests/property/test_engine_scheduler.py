@@ -125,7 +125,7 @@ class World:
         promised = self.scheduler.metrics.value(m.BLOCKS_PROMISED)
         assert self.engine.used_blocks() <= promised <= self.limits.total_blocks
         assert self.scheduler.metrics.value(m.RUNNING) <= self.policy.max_sequences
-        seats, blocks = self.scheduler._share_left()
+        seats, blocks = self.scheduler._room.share_left()
         assert seats >= 0 and (blocks >= 0 or seats == self.policy.kept_seats - 1)
 
     def finish(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from brim.engine.admission import Policy
-from brim.engine.calibration import CONTEXTS, DECODE_TOKENS, OWN_TOKENS, calibrate, design
+from brim.engine.calibration import CONTEXTS, CONTEXTS_TOKENS, DECODE_TOKENS, OWN_TOKENS, calibrate, design
 from brim.engine.drive import ProcessorClock, WallClock, drive
 from brim.engine.kv_cache import blocks_for
 from brim.engine.simulate import closed_loop, open_loop
@@ -150,6 +150,8 @@ def test_the_design_fits_the_engine(limits) -> None:  # type: ignore[no-untyped-
     assert parts[0].context_tokens == CONTEXTS[0]
     for part in parts:
         blocks = blocks_for(part.context_tokens + OWN_TOKENS + DECODE_TOKENS, limits.block_tokens)
+        assert part.different == 1 or part.different * blocks <= limits.total_blocks
+        assert part.different * part.context_tokens <= max(CONTEXTS_TOKENS, part.context_tokens)
         assert max(part.decoding) <= seats and max(part.decoding) * blocks <= limits.total_blocks
     engine, clock = engine_on_clock(limits)
     found = calibrate(engine, max_sequences=seats, most_passes=1, clock=clock)

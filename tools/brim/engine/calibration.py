@@ -1,9 +1,12 @@
 """Measure how long steps take on an engine, over a designed set of shapes, and fit them.
 
-The design takes each context in turn: its prompt alone, in chunks, early and late ones; then texts that go on from it, one
-to as many as there are seats, which share its blocks so that only their decoding is new; then a fresh prompt that is
-prefilled beside decoding texts. Passes are repeated in another order while there is time, so that a machine whose speed
-wanders is seen as it is on the whole. There is no server and no client: the scheduler, the engine, and a clock.
+The design takes each length of context in turn: a prompt alone, in chunks, early and late ones; then more such prompts; then
+texts that go on from them, one to as many as there are seats, each from another as far as there was time to prefill them, so
+that only their decoding is new; then a fresh prompt that is prefilled beside decoding texts. Texts that all went on from one
+context would find it in the processor's caches: the price of a token in the context came out at a half.
+
+Passes are repeated in another order while there is time, so that a machine whose speed wanders is seen as it is on the whole.
+There is no server and no client: the scheduler, the engine, and a clock.
 
 A time is what a step takes the callers: the scheduler's part and the way to the engine's process are in it. The saved file
 is one that ``brim.engine.step_time.read_step_time`` takes; the fit and the conditions stand beside the steps.
@@ -40,6 +43,8 @@ BESIDE = 8
 """Sequences that decode while a prompt is prefilled."""
 BESIDE_CHUNKS = 2.5
 """Length of that prompt in steps."""
+CONTEXTS_TOKENS = 4_096
+"""Of all different contexts of one length together: more take too long to prefill."""
 OWN_TOKENS = 4
 """Of a prompt beyond what it shares."""
 KEPT_PERCENT = 90.0
@@ -144,13 +149,15 @@ class Part:
     """A context of the design.
 
     Attributes:
-        context_tokens: of the prompt that is prefilled alone.
-        decoding: texts that then go on from it at once, one burst after the other.
-        beside: texts that go on from it while a fresh prompt is prefilled.
+        context_tokens: of each prompt that is prefilled.
+        different: so many of them.
+        decoding: texts that then go on from them at once, one burst after the other.
+        beside: texts that go on from them while a fresh prompt is prefilled.
         fresh_tokens: of that prompt.
     """
 
     context_tokens: int
+    different: int
     decoding: tuple[int, ...]
     beside: int
     fresh_tokens: int
@@ -173,7 +180,8 @@ def design(limits: EngineLimits, max_sequences: int) -> Iterator[Part]:
         most = min(max_sequences, limits.total_blocks // blocks)
         seats = sorted({seats for seats in (*SEATS, most) if seats <= most})
         beside = min(BESIDE, max_sequences - 1, max(0, limits.total_blocks - fresh_blocks) // blocks)
-        yield Part(context_tokens, tuple(seats), beside, fresh_tokens)
+        different = max(1, min(most, CONTEXTS_TOKENS // context_tokens))
+        yield Part(context_tokens, different, tuple(seats), beside, fresh_tokens)
 
 
 class _Bench:
@@ -188,13 +196,14 @@ class _Bench:
 
     def measure(self, part: Part) -> Timed:
         """The steps of one part of the design."""
-        context = self._tokens(part.context_tokens)
-        steps = self._run([self._request(context, 1)])
+        contexts = [self._tokens(part.context_tokens) for _ in range(part.different)]
+        steps = self._run([self._request(contexts[0], 1)])
+        steps += self._run([self._request(context, 1) for context in contexts[1:]])
         for seats in part.decoding:
-            steps += self._going_on_from(context, seats)
+            steps += self._going_on_from(contexts, seats)
         if part.beside:
             fresh = self._request(self._tokens(part.fresh_tokens), 1)
-            steps += self._going_on_from(context, part.beside, fresh)
+            steps += self._going_on_from(contexts, part.beside, fresh)
         return steps
 
     def _tokens(self, number: int) -> tuple[int, ...]:
@@ -203,11 +212,14 @@ class _Bench:
     def _request(self, tokens: tuple[int, ...], output_tokens: int) -> Request:
         return Request(str(next(self._numbers)), tokens, Sampling(output_tokens, temperature=0, ignore_eos=True))
 
-    def _going_on_from(self, context: tuple[int, ...], texts: int, then: Request | None = None) -> Timed:
-        """Steps of texts that go on from a context, but for those that only run the few tokens by which they differ: so
+    def _going_on_from(self, contexts: Sequence[tuple[int, ...]], texts: int, then: Request | None = None) -> Timed:
+        """Steps of texts that go on from contexts, but for those that only run the few tokens by which they differ: so
         little prompt behind so long a context is no chunk, and takes longer a token than any.
         """
-        requests = [self._request(context + self._tokens(OWN_TOKENS), DECODE_TOKENS) for _ in range(texts)]
+        requests = [
+            self._request(contexts[number % len(contexts)] + self._tokens(OWN_TOKENS), DECODE_TOKENS)
+            for number in range(texts)
+        ]
         return [(shape, took_us) for shape, took_us in self._run(requests, then) if shape.decoding]
 
     def _run(self, requests: Sequence[Request], then: Request | None = None) -> Timed:

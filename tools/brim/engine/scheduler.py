@@ -5,7 +5,7 @@ One step, in order:
 1. What was cancelled or preempted is dropped from the engine; its blocks and its seat count until the step is over.
 2. Those whose deadline has passed end.
 3. A step's prompt tokens are planned: the step's limit less one token of every decoding sequence. They go to everyone in
-   order (``_rank``), seat holders and, where a seat and all of their blocks are free, waiting ones; a share of them to the
+   order (``Room.rank``), seat holders and, where a seat and all of their blocks are free, waiting ones; a share of them to the
    oldest unfinished prefill in any case. Of a prompt that does not fit what is left of the step, a *piece* does. Those who
    got no seat now either, and have waited too long, are refused.
 4. The engine steps; tokens are handed out, and ends.
@@ -34,14 +34,15 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import count
 
-from brim.engine.admission import BATCH, INTERACTIVE, SPARED_FOR_US, Pace, Policy, misfit, too_late
+from brim.engine.admission import INTERACTIVE, Pace, Policy, misfit, too_late
 from brim.engine.counting import Counting
 from brim.engine.engine import Engine, Finish, Produced, Sampling, Step
 from brim.engine.entry import Entry, Leaving
 from brim.engine.kv_cache import BlockLedger, PrefixIndex, block_hashes
-from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
+from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request
 from brim.engine.metrics import Metrics
 from brim.engine.partial_blocks import PartialBlocks
+from brim.engine.room import Room
 from brim.engine.step_log import LoggedStep, StepLog
 from brim.engine.step_time import StepShape, prefill_pairs
 
@@ -87,14 +88,9 @@ class Scheduler:
         self._decoding_tokens: list[tuple[int, ...]] = []
         self._pace = Pace()
         self._entries: dict[str, Entry] = {}
-        self._waiting: list[Entry] = []
-        self._seated: list[Entry] = []
+        self._room = Room(policy, self._limits, self._ledger)
         self._by_sequence: dict[int, Entry] = {}
-        self._leaving: dict[int, Leaving] = {}
         self._promised_blocks = self._promised_seats = 0
-        self._aged: set[int] = set()
-        self._share_held = False
-        self._interactive_us = -SPARED_FOR_US
         self._numbers = 0
         self._planned: dict[str, int] = {}
         self._pairs = 0
@@ -120,23 +116,22 @@ class Scheduler:
         if request.id in self._entries:
             raise ValueError(f"request id {request.id!r} is in use")
         now_us = self._clock_us()
-        if request.kind is INTERACTIVE:
-            self._interactive_us = now_us
+        self._room.came(request.kind, now_us)
         entry = Entry(request, self._numbers, now_us, request.tokens, self._hashes(request.tokens))
         self._numbers += 1
         refusal = self._refusal(entry, now_us)
         if refusal is not None:
             return [self._refused(entry, *refusal)]
         events: list[Event] = []
-        if self._full(INTERACTIVE):
-            shed = max((e for e in self._waiting if e.may_be_shed), key=lambda e: e.number)
-            self._waiting.remove(shed)
+        if self._room.is_full(INTERACTIVE):
+            shed = max((e for e in self._room.waiting if e.may_be_shed), key=lambda e: e.number)
+            self._room.waiting.remove(shed)
             del self._entries[shed.request.id]
             events.append(
                 self._refused(shed, Reason.SHED, "an interactive request took its place in the full waiting room")
             )
         self._entries[request.id] = entry
-        self._waiting.append(entry)
+        self._room.waiting.append(entry)
         self._gauges()
         return events
 
@@ -170,14 +165,12 @@ class Scheduler:
         events: list[Event] = [
             self._ended(entry, End.FAILED, reason=reason, message=message) for entry in list(self._entries.values())
         ]
-        for entry in list(self._seated):
+        for entry in list(self._room.seated):
             self._ledger.release(entry.number)
-        for leaving in self._leaving.values():
+        for leaving in self._room.leaving.values():
             self._ledger.release(leaving.number)
-        self._waiting.clear()
-        self._seated.clear()
+        self._room.clear()
         self._by_sequence.clear()
-        self._leaving.clear()
         self._entries.clear()
         self._used_blocks = 0
         self._counting.engine(up=False)
@@ -196,7 +189,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._entries or self._leaving)
+        return bool(self._entries or self._room.leaving)
 
     def step(self) -> list[Event]:
         """Feed the engine, step it, collect."""
@@ -214,14 +207,14 @@ class Scheduler:
         self._planned, self._pairs = {}, 0
         events += self._plan(now_us)
         events += self._overdue(now_us)
-        decoding = [entry for entry in self._seated if entry.decoding]
+        decoding = [entry for entry in self._room.seated if entry.decoding]
         self._shape = StepShape(
             len(decoding),
             sum(self._planned.values()),
             sum(len(entry.request.tokens) + len(entry.text) for entry in decoding),
             self._pairs,
         )
-        for sequence, leaving in self._leaving.items():
+        for sequence, leaving in self._room.leaving.items():
             if not leaving.told and not self._partial.is_cut(sequence):
                 self._engine.cancel(sequence)
                 leaving.told = True
@@ -232,10 +225,10 @@ class Scheduler:
         """After a step: what it produced, and ends."""
         now_us = self._clock_us()
         self._pace.saw_step(step.took_us)
-        for sequence, leaving in list(self._leaving.items()):
+        for sequence, leaving in list(self._room.leaving.items()):
             if leaving.told:
                 self._ledger.release(leaving.number)
-                del self._leaving[sequence]
+                del self._room.leaving[sequence]
         self._partial.stepped([produced.sequence_id for produced in step.produced])
         events: list[Event] = []
         decoded: list[str] = []
@@ -279,94 +272,30 @@ class Scheduler:
         misfits = misfit(request, self._limits)
         if misfits is not None:
             return misfits
-        if self._full(request.kind) and not (request.kind is INTERACTIVE and any(e.may_be_shed for e in self._waiting)):
-            named = "max_waiting" if self._full(INTERACTIVE) else "max_waiting_batch"
+        if self._room.is_full(request.kind) and not (
+            request.kind is INTERACTIVE and any(e.may_be_shed for e in self._room.waiting)
+        ):
+            named = "max_waiting" if self._room.is_full(INTERACTIVE) else "max_waiting_batch"
             return Reason.ROOM_FULL, f"every seat is taken, and so is every place to wait for one ({named})"
         wait_us, first_us = self._expectation(entry, now_us)
         late = too_late(request, now_us, wait_us, first_us, policy.longest_wait_us.get(request.kind))
         return None if late is None else (Reason.DEADLINE, late)
 
-    def _free_seats(self) -> int:
-        return max(0, self._policy.max_sequences - len(self._seated) - len(self._leaving))
-
-    def _full(self, kind: RequestClass) -> bool:
-        """Whether the room has no place for one more of this class. Those for whom a seat is free do not count as waiting."""
-        policy, free = self._policy, self._free_seats()
-        if len(self._waiting) >= policy.max_waiting + free:
-            return True
-        return kind is BATCH and sum(e.request.kind is BATCH for e in self._waiting) >= policy.max_waiting_batch + free
-
     def _expectation(self, entry: Entry, now_us: int) -> tuple[float, float]:
         """Expected time to a newcomer's seat, and to its first token."""
         self._look_up(entry)
-        rank = self._rank(entry)
-        ahead = [e for e in self._waiting if self._rank(e) < rank]
-        taken = len(self._seated) + len(self._leaving)
-        free = max(0, self._free_seats() - self._spare_seats(entry, now_us))
-        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks or self._share_is_taken(entry):
+        rank = self._room.rank(entry)
+        ahead = [e for e in self._room.waiting if self._room.rank(e) < rank]
+        taken = len(self._room.seated) + len(self._room.leaving)
+        free = max(0, self._room.free_seats() - self._room.spare_seats(entry, now_us))
+        if self._ledger.need(entry.request.most_tokens) > self._ledger.free_blocks or self._room.share_is_taken(entry):
             free = 0
         wait_us = self._pace.seat_wait_us(len(ahead), free, taken)
         tokens = sum(
-            e.remaining_tokens for e in (*ahead, *(e for e in self._seated if not e.decoding and self._rank(e) < rank))
+            e.remaining_tokens
+            for e in (*ahead, *(e for e in self._room.seated if not e.decoding and self._room.rank(e) < rank))
         )
         return wait_us, wait_us + self._pace.prefill_us(tokens + entry.remaining_tokens, self._chunk_tokens(0))
-
-    def _is_kept(self, entry: Entry) -> bool:
-        """Whether a batch request, once it has a seat, keeps it against interactive ones."""
-        if entry.request.kind is INTERACTIVE:
-            return False
-        return not self._policy.preempts or entry.by_age or entry.preemptions >= self._policy.max_preemptions
-
-    def _spare_seats(self, entry: Entry, now_us: int) -> int:
-        """Seats that are not for this request, be they free."""
-        if entry.request.kind is INTERACTIVE or entry.number in self._aged:
-            return 0
-        return self._policy.spare_seats if now_us - self._interactive_us < SPARED_FOR_US else 0
-
-    def _share_left(self) -> tuple[int, int]:
-        """Seats and blocks that are left of what batch requests may keep."""
-        kept = [e for e in self._seated if self._is_kept(e)]
-        blocks = sum(self._ledger.held(e.number) for e in kept)
-        return self._policy.kept_seats - len(kept), self._policy.kept_blocks(self._limits) - blocks
-
-    def _share_is_taken(self, entry: Entry) -> bool:
-        """Whether a request that nobody could take the seat from again has to wait for others like it.
-
-        One that is larger than the whole share is kept alone.
-        """
-        if not self._is_kept(entry):
-            return False
-        seats, blocks = self._share_left()
-        alone = seats == self._policy.kept_seats
-        return self._share_held or seats < 1 or (blocks < self._ledger.need(entry.request.most_tokens) and not alone)
-
-    def _find_aged(self, now_us: int) -> None:
-        """Who goes first for having waited long: of the batch class as many as may be kept, and nobody past the oldest."""
-        self._aged, self._share_held = set(), False
-        seats, blocks = self._share_left()
-        alone = seats == self._policy.kept_seats
-        for entry in sorted(self._waiting, key=lambda e: e.number):
-            kind = entry.request.kind
-            if now_us - entry.arrived_us < self._policy.ageing_us[kind]:
-                continue
-            if kind is BATCH:
-                seats -= 1
-                blocks -= self._ledger.need(entry.request.most_tokens)
-                self._share_held = self._share_held or seats < 0 or (blocks < 0 and not alone)
-                if self._share_held:
-                    continue
-                alone = False
-            self._aged.add(entry.number)
-
-    def _rank(self, entry: Entry) -> tuple[int, int, int]:
-        """Order: the aged by age; then by class, and within one the shortest expected prefill, and then the oldest.
-
-        Age counts while waiting only: once seated, ``Policy.long_share`` sees to it that a prefill goes on.
-        """
-        kind = entry.request.kind
-        if entry.seated_us is None and entry.number in self._aged:
-            return -1, 0, entry.number
-        return kind, entry.remaining_tokens, entry.number
 
     def _expired(self, now_us: int) -> Iterator[Ended]:
         """Ends of those whose deadline has passed."""
@@ -383,13 +312,13 @@ class Scheduler:
 
     def _overdue(self, now_us: int) -> Iterator[Ended]:
         """Ends of those who have waited too long, and have no seat now either."""
-        for entry in [e for e in self._waiting if not e.began]:
+        for entry in [e for e in self._room.waiting if not e.began]:
             request = entry.request
             late = too_late(
                 request, now_us, now_us - entry.arrived_us, 0, self._policy.longest_wait_us.get(request.kind)
             )
             if late is not None:
-                self._waiting.remove(entry)
+                self._room.waiting.remove(entry)
                 del self._entries[request.id]
                 yield self._refused(entry, Reason.DEADLINE, late)
 
@@ -403,24 +332,24 @@ class Scheduler:
     def _plan(self, now_us: int) -> Iterator[Ended]:
         """Give the engine this step's prefills. ``_promised_*`` are what those who could not go yet will get next."""
         self._promised_blocks = self._promised_seats = 0
-        budget = self._chunk_tokens(sum(1 for e in self._seated if e.decoding))
-        budget -= sum(self._engine_backlog(e) for e in self._seated)
-        oldest = next((e for e in self._seated if e.sequence is None), None)
+        budget = self._chunk_tokens(sum(1 for e in self._room.seated if e.decoding))
+        budget -= sum(self._engine_backlog(e) for e in self._room.seated)
+        oldest = next((e for e in self._room.seated if e.sequence is None), None)
         kept = 0 if oldest is None else max(self._limits.block_tokens, int(budget * self._policy.long_share))
-        for entry in self._waiting:
+        for entry in self._room.waiting:
             self._look_up(entry)
-        candidates = [e for e in self._seated if e.sequence is None] + self._waiting
+        candidates = [e for e in self._room.seated if e.sequence is None] + self._room.waiting
         if candidates and self._limits.prefix_cache:
-            self._decoding_tokens = [e.engine_tokens for e in self._seated if e.decoding]
-        self._find_aged(now_us)
+            self._decoding_tokens = [e.engine_tokens for e in self._room.seated if e.decoding]
+        self._room.find_aged(now_us)
         head_blocked = False
-        for entry in sorted(candidates, key=self._rank):
+        for entry in sorted(candidates, key=self._room.rank):
             if entry is oldest:
                 kept = 0
             if budget <= kept:
                 continue
             if entry.seated_us is None and (head_blocked or not self._seat(entry, now_us)):
-                head_blocked = head_blocked or entry.number in self._aged
+                head_blocked = head_blocked or entry.number in self._room.aged
                 continue
             budget -= yield from self._prefill(entry, budget - kept)
 
@@ -430,25 +359,30 @@ class Scheduler:
 
     def _seat(self, entry: Entry, now_us: int) -> bool:
         """Give a waiting request a seat and all of its blocks, or see whether preempting can."""
-        aged = entry.number in self._aged
-        if not aged and self._share_is_taken(entry):
+        aged = entry.number in self._room.aged
+        if not aged and self._room.share_is_taken(entry):
             return False
         blocks = self._ledger.need(entry.request.most_tokens)
-        seats = self._policy.max_sequences - len(self._seated) - len(self._leaving) - self._spare_seats(entry, now_us)
-        leaving_blocks = sum(self._ledger.held(leaving.number) for leaving in self._leaving.values())
+        seats = (
+            self._policy.max_sequences
+            - len(self._room.seated)
+            - len(self._room.leaving)
+            - self._room.spare_seats(entry, now_us)
+        )
+        leaving_blocks = sum(self._ledger.held(leaving.number) for leaving in self._room.leaving.values())
         later_blocks = self._ledger.free_blocks + leaving_blocks - self._promised_blocks
-        later_seats = seats + len(self._leaving) - self._promised_seats
+        later_seats = seats + len(self._room.leaving) - self._promised_seats
         if seats > 0 and later_seats > 0 and blocks <= min(self._ledger.free_blocks, later_blocks):
             self._ledger.promise(entry.number, blocks)
-            self._waiting.remove(entry)
-            self._seated.append(entry)
+            self._room.waiting.remove(entry)
+            self._room.seated.append(entry)
             entry.seated_us, entry.by_age = now_us, aged
             self._counting.seated(entry, now_us)
             entry.began = True
             return True
         fits_later = later_seats > 0 and blocks <= later_blocks
         if not fits_later and self._policy.preempts and entry.request.kind is INTERACTIVE:
-            victims = self._victims(blocks - later_blocks, 1 - later_seats)
+            victims = self._room.victims(blocks - later_blocks, 1 - later_seats, self._planned)
             for victim in victims:
                 self._preempt(victim)
             if victims:
@@ -458,28 +392,6 @@ class Scheduler:
             self._promised_blocks += blocks
             self._promised_seats += 1
         return False
-
-    def _victims(self, blocks: int, seats: int) -> list[Entry]:
-        """Running batch requests whose going frees so much, or none. First those that lose nothing, then the youngest.
-
-        Those that were given something in this very step keep it.
-        """
-        able = [
-            e
-            for e in self._seated
-            if e.request.kind is BATCH and not self._is_kept(e) and e.request.id not in self._planned
-        ]
-        able.sort(
-            key=lambda e: (not e.request.sampling.continues_from_text and bool(e.text), -(e.seated_us or 0), -e.number)
-        )
-        chosen: list[Entry] = []
-        for victim in able:
-            if blocks <= 0 and seats <= 0:
-                break
-            chosen.append(victim)
-            blocks -= self._ledger.held(victim.number)
-            seats -= 1
-        return chosen if blocks <= 0 and seats <= 0 else []
 
     def _preempt(self, entry: Entry) -> None:
         if entry.decoding:
@@ -495,7 +407,7 @@ class Scheduler:
             entry.hashes = self._hashes(entry.prompt)
         elif entry.text:
             entry.replay = 0
-        self._waiting.append(entry)
+        self._room.waiting.append(entry)
         self._counting.preempted()
 
     def _prefill(self, entry: Entry, budget: int) -> Generator[Ended, None, int]:
@@ -538,8 +450,8 @@ class Scheduler:
 
     def _left_by_itself(self, produced: Produced) -> None:
         """A sequence that was dropped while the step ran has finished in it, so there is nothing left to cancel."""
-        if produced.finish is not None and produced.sequence_id in self._leaving:
-            self._ledger.release(self._leaving.pop(produced.sequence_id).number)
+        if produced.finish is not None and produced.sequence_id in self._room.leaving:
+            self._ledger.release(self._room.leaving.pop(produced.sequence_id).number)
 
     def _piece_done(self, entry: Entry, produced: Produced) -> Iterator[Event]:
         if produced.finish is None:
@@ -605,20 +517,20 @@ class Scheduler:
     def _let_go(self, entry: Entry) -> None:
         """Take a request out of the room or off its seat. What the engine runs for it keeps blocks and seat until it is out."""
         if entry.seated_us is None:
-            self._waiting.remove(entry)
+            self._room.waiting.remove(entry)
         elif entry.sequence is None:
             self._free(entry)
         else:
-            self._seated.remove(entry)
+            self._room.seated.remove(entry)
             del self._by_sequence[entry.sequence]
-            self._leaving[entry.sequence] = Leaving(entry.number)
+            self._room.leaving[entry.sequence] = Leaving(entry.number)
             if not entry.piece_tokens:
                 for tokens in (entry.engine_tokens, entry.engine_tokens[:-1]):
                     self._partial.ends(tokens, self._hashes(tokens))
             entry.sequence, entry.piece_tokens = None, 0
 
     def _free(self, entry: Entry) -> None:
-        self._seated.remove(entry)
+        self._room.seated.remove(entry)
         self._ledger.release(entry.number)
 
     def _ended(self, entry: Entry, end: End, *, reason: Reason | None = None, message: str = "") -> Ended:
@@ -654,7 +566,9 @@ class Scheduler:
         self._prefixes.touch(hashes[len(entry.hashes) :])
 
     def _gauges(self) -> None:
-        self._counting.gauges(len(self._seated), len(self._waiting), self._used_blocks, self._ledger.used_blocks)
+        self._counting.gauges(
+            len(self._room.seated), len(self._room.waiting), self._used_blocks, self._ledger.used_blocks
+        )
 
 
 _PASSED = "the request's deadline has passed"
