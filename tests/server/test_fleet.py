@@ -42,7 +42,7 @@ from tests.server.text_callers import Stream
 
 KNOWN, STORY = "known", story_model.MODEL
 BATCH_US = 20_000
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 RATE_PER_S = 60
 X = np.zeros((1, 4), np.float32)
 GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -401,6 +401,14 @@ def test_orders_that_cannot_be_carried_out_say_why(whole: Place) -> None:
     assert not answer["ok"] and "no replica 'r99'" in answer["message"]
     (whole.fleet.folder / "orders" / "junk.json").write_text("{")
     until(lambda: "junk" in read_status(whole.fleet.folder)["orders"])
+    # Nor does it end anybody that the status cannot be written.
+    status = whole.fleet.folder / "status.json"
+    status.unlink()
+    status.mkdir()
+    (whole.fleet.folder / "orders" / "more.json").write_text("{")
+    until(lambda: any(line.endswith("replicas are asked as before") for line in whole.said), whole.said)
+    status.rmdir()
+    until(lambda: status.is_file() and "more" in read_status(whole.fleet.folder)["orders"])
     with pytest.raises(InputError, match="only one"):
         for one in whole.fleet.replicas:
             whole.fleet.drain(one.name, 600)

@@ -175,7 +175,7 @@ class _Loop:
         (result,) = run_jobs([job])
         if acting is not None:
             acting.join()
-        self.limits += result.limits
+        self.limits += (f"the generator: {words}" for words in result.limits)
         return result
 
 

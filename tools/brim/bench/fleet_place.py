@@ -11,7 +11,8 @@ from typing import Self
 
 import numpy as np
 
-from brim.fleet.fleet import Fleet, attended
+from brim.fleet.attended import attended
+from brim.fleet.fleet import Fleet
 from brim.gateway.admission import Admission
 from brim.gateway.envoy import Gateway
 from brim.gateway.replica_files import ReplicaFiles

@@ -7,16 +7,16 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from brim.engine.end_file import VARIABLE
-from brim.errors import BrimError, InputError, ServerFailed
+from brim.errors import BrimError, InputError, NoSpace, ServerFailed
 from brim.fleet.orders import ORDERS_FOLDER, Order, taken_orders, write_status
 from brim.fleet.pace import Slowness
 from brim.fleet.replica import Replica, State
@@ -83,6 +83,7 @@ class Fleet:
         self._states: dict[str, State] = {}
         self._orders: deque[tuple[str, dict[str, Any]]] = deque(maxlen=KEPT_ORDERS)
         self._serving = 0
+        self._trouble = ""
         self._told: dict[str, Any] = {}
         self._files: ReplicaFiles | None = None
 
@@ -143,7 +144,7 @@ class Fleet:
         self._take_orders()
         self._look_at_draining()
         self._look_at_paces()
-        self._publish()
+        self._try(self._publish)
         for replica in self.replicas:
             bound_log(replica.server.log_file)
             state = replica.state
@@ -151,10 +152,21 @@ class Fleet:
                 because = f": {replica.detail}" if replica.detail else ""
                 self._say(f"{replica.name}: {state.value}{because}")
             self._states[replica.name] = state
-        self._tell()
+        self._try(self._tell)
         if self.replicas and all(replica.state is State.GIVEN_UP for replica in self.replicas):
             reasons = "; ".join(f"{replica.name}: {replica.detail}" for replica in self.replicas)
             raise ServerFailed(f"every replica was given up: {reasons}", hint="each one's log tells more")
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Without room on the disk everybody goes on as before, Envoy too; it is said once."""
+        try:
+            write()
+        except NoSpace as error:
+            if error.message != self._trouble:
+                self._say(f"{error.message}: replicas are asked as before")
+            self._trouble = error.message
+        else:
+            self._trouble = ""
 
     def status(self) -> dict[str, Any]:
         """How it is, for ``status.json``."""
@@ -332,30 +344,3 @@ class Fleet:
         if status != self._told:
             write_status(self.folder, status)
             self._told = status
-
-
-@contextmanager
-def attended(fleet: Fleet, every_s: float = 0.1) -> Iterator[None]:
-    """``tick`` from a thread of its own for as long as the block lasts, for who has something else to do meanwhile.
-
-    Raises:
-        ServerFailed: at the end of the block, when every replica was given up.
-    """
-    over, failed = threading.Event(), list[BrimError]()
-
-    def look() -> None:
-        while not failed and not over.wait(every_s):
-            try:
-                fleet.tick()
-            except BrimError as error:
-                failed.append(error)
-
-    thread = threading.Thread(target=look, name="brim-fleet", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    for error in failed:
-        raise error
