@@ -11,6 +11,7 @@ from lupa.luajit21 import LuaRuntime
 from brim.gateway.admission import Admission
 from brim.gateway.envoy_config import filter_source
 from brim.gateway.limits import RequestLimits
+from brim.gateway.replicas import Replicas
 
 
 @dataclass
@@ -109,11 +110,16 @@ class LuaStream:
 class LuaGuard:
     """The filter. ``now_ms`` is its clock."""
 
-    def __init__(self, limits: RequestLimits | None = None, admitted: Mapping[str, Admission] | None = None) -> None:
+    def __init__(
+        self,
+        limits: RequestLimits | None = None,
+        admitted: Mapping[str, Admission] | None = None,
+        replicas: Replicas | None = None,
+    ) -> None:
         self.now_ms = 1_000_000
         # Bytes in, bytes out: bodies are no text.
         self._lua = LuaRuntime(encoding=None)
-        self._lua.execute(filter_source(limits or RequestLimits(), admitted or {}).encode())
+        self._lua.execute(filter_source(limits or RequestLimits(), admitted or {}, replicas=replicas).encode())
         self._ask = self._lua.eval(
             b"""function(headers, body, respond, log, changed, replaced, clock)
               local metadata = {}

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tritonclient.grpc import service_pb2
 
 from brim.gateway.admission import Admission, ClassBounds
 from brim.gateway.limits import RequestLimits
+from brim.gateway.replicas import Replicas, count_file
 from brim.service.schema import BatchTime
 from tests.unit.gateway_guard import LuaGuard, Verdict
 
@@ -355,3 +357,28 @@ def test_requests_of_a_stream_have_the_class_and_the_deadline_of_its_headers() -
     assert patient.noted("class") == "batch"
     (why,) = refused_on(guard.stream(x_brim_class="bacth").send(on_stream("m", "")))
     assert why == "x-brim-class bacth is no class of callers of m: interactive, batch"
+
+
+def test_bounds_and_speed_are_those_of_all_replicas_that_serve(tmp_path: Path) -> None:
+    replicas = Replicas(tmp_path)
+    count_file(tmp_path).write_text("2\n")
+    guard = LuaGuard(admitted={"m": Admission(20, None, 10, TENS_OF_100_MS, CLASSES)}, replicas=replicas)
+    kept = [http(guard, x_brim_class="batch") for _ in range(20)]
+    assert {refusal(one) for one in kept} == {(None, "")}
+    assert refusal(http(guard, x_brim_class="batch")) == (429, "shed")
+    # Ten are ahead on each of two, and a batch of them takes 100 ms: half of it, and one more of its own.
+    assert refusal(http(guard, x_brim_timeout_ms="104")) == (504, "deadline_unreachable")
+    kept.append(http(guard, x_brim_timeout_ms="106"))
+    assert refusal(kept[-1]) == (None, "")
+    for text in ("1\n", "", "junk\n", "0\n"):
+        count_file(tmp_path).write_text(text)
+        guard.now_ms += 100
+        assert refusal(http(guard)) == (429, "queue_full"), text
+    count_file(tmp_path).unlink()
+    guard.now_ms += 100
+    assert refusal(http(guard)) == (429, "queue_full"), "the last count holds"
+    count_file(tmp_path).write_text("3\n")
+    assert refusal(http(guard)) == (429, "queue_full"), "read now and then only"
+    guard.now_ms += 100
+    kept.append(http(guard))
+    assert refusal(kept[-1]) == (None, "")

@@ -31,6 +31,23 @@ local streams, stream_handles = {}, setmetatable({}, { __mode = "v" })
 
 local told_ms, set_back_ms = 0, 0
 
+-- Replicas share a model's work: its bounds are those of each, and so many times as much is done in a time. SERVING_FILE is
+-- nil where there is one server; else it holds how many take requests, of whom one is still asked when there is none.
+local SERVING_READ_EVERY_MS = 100
+local serving, serving_read_ms = 1, nil
+
+local function count_serving(now_ms)
+  if not SERVING_FILE or (serving_read_ms and now_ms - serving_read_ms < SERVING_READ_EVERY_MS) then
+    return
+  end
+  serving_read_ms = now_ms
+  local file = io.open(SERVING_FILE)
+  if file then
+    serving = math.max(1, tonumber(file:read("*l")) or serving)
+    file:close()
+  end
+end
+
 -- Envoy's clock is the wall clock. What it is set back by does not count: else nothing would be swept or drained until it is
 -- as late again.
 local function time_ms(handle)
@@ -49,7 +66,7 @@ end
 local function drain(model, now_ms)
   local bounds = model.bounds
   if model.abandoned > 0 then
-    local drained = (now_ms - model.seen_ms) * bounds.rows / batch_ms(bounds, bounds.rows)
+    local drained = (now_ms - model.seen_ms) * bounds.rows * serving / batch_ms(bounds, bounds.rows)
     model.abandoned = math.max(0, model.abandoned - drained)
   end
   model.seen_ms = now_ms
@@ -120,6 +137,7 @@ end
 
 -- When a request would be answered that comes behind so many. Of the batch that runs, half is taken to be over.
 local function finish_ms(bounds, ahead)
+  ahead = math.floor(ahead / serving)
   local full, rest = math.floor(ahead / bounds.rows), ahead % bounds.rows
   local wait = 0
   if full > 0 then
@@ -132,7 +150,7 @@ end
 
 local function reason_against(model, class, timeout_ms)
   local bounds, ahead = model.bounds, model.in_flight + model.abandoned
-  if class.in_flight and ahead >= class.in_flight then
+  if class.in_flight and ahead >= class.in_flight * serving then
     return class == bounds.classes[1] and "queue_full" or "shed"
   elseif timeout_ms and bounds.tau0_ms and finish_ms(bounds, math.floor(ahead)) > timeout_ms then
     return "deadline_unreachable"
@@ -175,6 +193,7 @@ end
 -- Takes a request in and returns nil and its slot, or returns why not.
 local function admit(handle, model, class, timeout_ms, is_grpc)
   local now_ms = time_ms(handle)
+  count_serving(now_ms)
   drain(model, now_ms)
   local reason = reason_against(model, class, timeout_ms)
   if may_sweep(now_ms) and (reason or now_ms - swept_ms >= SWEEP_AT_LEAST_EVERY_MS) then

@@ -14,12 +14,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlencode
 
 from brim.errors import MissingTool, ServerFailed
 from brim.gateway.admission import Admission
+from brim.gateway.clusters import MOST_REQUESTS, OTHERS, breaker, cluster_name
 from brim.gateway.envoy_config import envoy_config
 from brim.gateway.health import canary_of
 from brim.gateway.limits import RequestLimits
+from brim.gateway.replicas import Replicas
 from brim.gateway.xds import Document, Listen, Upstream
 from brim.retries import Budget
 from brim.server import leftovers
@@ -33,6 +36,7 @@ from brim.service.samples import Row
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
 STOP_TIMEOUT_S = 5.0
+ADMIN_TIMEOUT_S = 5.0
 VALIDATE_TIMEOUT_S = 60.0
 THREADS = 1
 """Envoy's worker threads. Each counts the requests in flight of a class for itself, so one alone counts right. It takes some
@@ -58,13 +62,15 @@ def validate(document: Document) -> str:
     with tempfile.TemporaryDirectory(prefix="brim-") as folder:
         path = Path(folder) / "envoy.json"
         path.write_text(json.dumps(document), encoding="utf-8")
-        command = [str(find_envoy()), "--mode", "validate", "--log-level", "error", "-c", str(path)]
+        # What finds its hosts elsewhere has to say who it is.
+        node = ["--service-cluster", "brim", "--service-node", "brim"]
+        command = [str(find_envoy()), "--mode", "validate", "--log-level", "error", *node, "-c", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=VALIDATE_TIMEOUT_S, check=False)
     return "" if done.returncode == 0 else (done.stderr or done.stdout).strip()
 
 
 class Gateway:
-    """Envoy in front of one server, until the ``with`` block ends.
+    """Envoy in front of one server or of its replicas, until the ``with`` block ends.
 
     Start it from a thread that lives as long as the gateway: see ``EmbeddedServer``.
     """
@@ -80,11 +86,12 @@ class Gateway:
         host: str = LOOPBACK,
         port: int | None = None,
         metrics: str | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         """Nothing starts before the ``with`` block.
 
         Args:
-            upstream: the server behind it.
+            upstream: the server behind it; of replicas the first, for what is asked of one of them.
             log_file: where Envoy's output goes.
             limits: what is taken of one request.
             admitted: model name -> bounds on its requests; a model that is not named has none.
@@ -92,6 +99,7 @@ class Gateway:
             host: address to listen on.
             port: where callers connect, for every protocol; chosen by the system when absent.
             metrics: the server's metrics page, which ``endpoint`` passes on.
+            replicas: who is asked in place of the one server. The bounds are those of each.
         """
         self._upstream = upstream
         self.log_file = log_file
@@ -102,6 +110,8 @@ class Gateway:
         self._host = host
         self._port = port
         self._metrics = metrics if metrics is not None else upstream.metrics
+        self._replicas = replicas
+        self._serving = 1
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix = ""
         self._listen: Listen | None = None
@@ -150,7 +160,7 @@ class Gateway:
     def _start(self, listen: Listen) -> None:
         program = find_envoy()
         document = envoy_config(
-            Upstream(self._upstream.http, self._upstream.grpc),
+            self._replicas or Upstream(self._upstream.http, self._upstream.grpc),
             listen,
             self._limits,
             self._admitted,
@@ -179,9 +189,34 @@ class Gateway:
         try:
             leftovers.note_for(self._prefix, self._process.pid).write()
             self._wait_ready()
+            self.allow_for(self._serving)
         except BaseException:
             self._end()
             raise
+
+    def allow_for(self, serving: int) -> None:
+        """Let the bounds be those of so many replicas together. ``admission.lua`` reads by itself how many there are.
+
+        Raises:
+            ServerFailed: the gateway does not take it.
+        """
+        self._serving = max(1, serving)
+        if self._replicas is None:
+            return
+        most = {cluster_name(name): breaker(bounds, THREADS) for name, bounds in self._admitted.items()}
+        keys = {
+            f"circuit_breakers.{name}.default.max_requests": requests * self._serving
+            for name, requests in {OTHERS: MOST_REQUESTS, **most}.items()
+        }
+        request = urllib.request.Request(f"http://{self.admin}/runtime_modify?{urlencode(keys)}", method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=ADMIN_TIMEOUT_S) as answer:
+                answer.read()
+        except OSError as error:
+            raise ServerFailed(
+                f"the gateway's bounds could not be set for {self._serving} replicas: {error}",
+                hint=f"see {self.log_file}",
+            ) from error
 
     def keep_running(self) -> str | None:
         """Keep its log bounded, and start it again on the same ports when it has ended. None, or what was done.

@@ -27,6 +27,7 @@ from brim.gateway.counters import STREAM_OUTCOMES, counters
 from brim.gateway.health import Canary
 from brim.gateway.limits import RequestLimits
 from brim.gateway.lua import as_lua
+from brim.gateway.replicas import Replicas, count_file
 from brim.gateway.replies import HOST_ERRORS, local_replies
 from brim.gateway.routes import TENANT_FILTER, TENANT_TYPE, longest_us, virtual_host
 from brim.gateway.xds import RETRY_AFTER_S, TYPE, Document, Listen, Upstream, seconds, socket_address
@@ -49,7 +50,7 @@ HEAP_BYTES = 512 << 20
 
 
 def envoy_config(
-    upstream: Upstream,
+    upstream: Upstream | Replicas,
     listen: Listen,
     limits: RequestLimits,
     admitted: Mapping[str, Admission] | None = None,
@@ -60,7 +61,7 @@ def envoy_config(
     """The whole configuration.
 
     Args:
-        upstream: the server.
+        upstream: the server, or its replicas.
         listen: where the gateway answers.
         limits: what is taken of one request.
         admitted: model name -> bounds on its requests.
@@ -69,10 +70,11 @@ def envoy_config(
             other workers can come in over the breaker's bound: it stands that much lower, and the model's is kept.
     """
     models = dict(sorted((admitted or {}).items()))
+    replicas = upstream if isinstance(upstream, Replicas) else None
     return {
         "admin": {"address": socket_address(LOOPBACK, listen.admin_port)},
         "static_resources": {
-            "listeners": [_listener(listen, limits, models, threads), _metrics_listener(listen)],
+            "listeners": [_listener(listen, limits, models, threads, replicas), _metrics_listener(listen)],
             "clusters": [
                 triton_cluster(OTHERS, upstream, MOST_REQUESTS),
                 *(
@@ -81,9 +83,12 @@ def envoy_config(
                 ),
                 around_cluster(listen),
                 own_pages_cluster(listen),
+                *(replicas.picking.clusters if replicas and replicas.picking else ()),
             ],
         },
         "overload_manager": _overload_manager(limits),
+        # Where bounds are set anew when the number of replicas changes.
+        **({"layered_runtime": {"layers": [{"name": "bounds", "admin_layer": {}}]}} if replicas else {}),
     }
 
 
@@ -121,7 +126,9 @@ def _overload_manager(limits: RequestLimits) -> Document:
     }
 
 
-def filter_source(limits: RequestLimits, admitted: Mapping[str, Admission], threads: int = 1) -> str:
+def filter_source(
+    limits: RequestLimits, admitted: Mapping[str, Admission], threads: int = 1, replicas: Replicas | None = None
+) -> str:
     """The Lua filter with its limits in front."""
     bounds = as_lua({model: bounds.for_lua(threads) for model, bounds in admitted.items()})
     values = (
@@ -130,12 +137,15 @@ def filter_source(limits: RequestLimits, admitted: Mapping[str, Admission], thre
         f"local OUTCOMES = {as_lua(STREAM_OUTCOMES)}",
         f"local HOST_ERRORS = {as_lua(HOST_ERRORS)}",
         f"local RETRY_AFTER_S = {RETRY_AFTER_S}",
+        f"local SERVING_FILE = {as_lua(str(count_file(replicas.folder.absolute())) if replicas else None)}",
     )
     parts = (files("brim.gateway").joinpath(name).read_text(encoding="utf-8") for name in LUA_FILES)
     return "\n".join((*values, *parts))
 
 
-def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admission], threads: int) -> Document:
+def _listener(
+    listen: Listen, limits: RequestLimits, models: Mapping[str, Admission], threads: int, replicas: Replicas | None
+) -> Document:
     return {
         "name": "callers",
         "address": socket_address(listen.host, listen.port),
@@ -166,7 +176,7 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
                             "normalize_path": True,
                             "path_with_escaped_slashes_action": "REJECT_REQUEST",
                             "stream_idle_timeout": seconds(longest_us(models)),
-                            "route_config": {"virtual_hosts": [virtual_host(models)]},
+                            "route_config": {"virtual_hosts": [_virtual_host(models, replicas)]},
                             "local_reply_config": {"mappers": local_replies()},
                             "access_log": counters(),
                             "http_filters": [
@@ -175,7 +185,7 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
                                     "typed_config": {
                                         "@type": f"{TYPE}extensions.filters.http.lua.v3.Lua",
                                         "default_source_code": {
-                                            "inline_string": filter_source(limits, models, threads)
+                                            "inline_string": filter_source(limits, models, threads, replicas)
                                         },
                                     },
                                 },
@@ -183,6 +193,7 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
                                     "name": TENANT_FILTER,
                                     "typed_config": {"@type": TENANT_TYPE, "stat_prefix": "tenants"},
                                 },
+                                *(replicas.picking.filters if replicas and replicas.picking else ()),
                                 ROUTER,
                             ],
                         },
@@ -191,6 +202,11 @@ def _listener(listen: Listen, limits: RequestLimits, models: Mapping[str, Admiss
             }
         ],
     }
+
+
+def _virtual_host(models: Mapping[str, Admission], replicas: Replicas | None) -> Document:
+    host = virtual_host(models, many=replicas is not None)
+    return replicas.picking.asking(host) if replicas and replicas.picking else host
 
 
 def _metrics_listener(listen: Listen) -> Document:

@@ -20,6 +20,7 @@ AGAIN_S = 0.1
 """After a canary that was not answered, and until the model is healthy again: its two ports come back one after the other."""
 UNHEALTHY_AFTER, HEALTHY_AFTER = 2, 1
 LENGTH_HEADER = "Inference-Header-Content-Length"
+LIVE_EVERY_S, LIVE_TIMEOUT_S = 1, 3
 LEAST_TIMEOUT_S = 30
 """A canary waits in the model's queue like everybody: overload must not look like sickness."""
 
@@ -73,4 +74,16 @@ def health_check(model: str, canary: Canary, timeout_us: int | None) -> dict[str
             "send": {"text": canary.body.hex()},
             "request_headers_to_add": [] if length is None else [header_to_add(LENGTH_HEADER, str(length))],
         },
+    }
+
+
+def live_check() -> dict[str, Any]:
+    """Of a replica whatever the model: whether its HTTP side answers at all."""
+    return {
+        "timeout": f"{LIVE_TIMEOUT_S}s",
+        "interval": f"{LIVE_EVERY_S}s",
+        "no_traffic_interval": f"{LIVE_EVERY_S}s",
+        "unhealthy_threshold": UNHEALTHY_AFTER,
+        "healthy_threshold": HEALTHY_AFTER,
+        "http_health_check": {"path": "/v2/health/live"},
     }

@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 
 from brim.gateway.admission import Admission
-from brim.gateway.clusters import AROUND, GRPC, HTTP, OTHERS, cluster_name, subset
+from brim.gateway.clusters import AROUND, OTHERS, cluster_name
+from brim.gateway.replicas import HOST_TRIES
 from brim.gateway.xds import (
     AROUND_HEADER,
+    GRPC,
+    HTTP,
     MODEL_HEADER,
     REASON_HEADER,
     TENANT_HEADER,
@@ -17,6 +20,7 @@ from brim.gateway.xds import (
     equal,
     header_to_add,
     seconds,
+    subset,
 )
 from brim.units import US_PER_S
 
@@ -51,10 +55,36 @@ RETRIES: Document = {
     "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
 }
 """Only what has not reached the server: an inference that may have been executed is not sent again."""
+TO_ANOTHER: Document = {
+    **RETRIES,
+    "retry_host_predicate": [
+        {
+            "name": "envoy.retry_host_predicates.previous_hosts",
+            "typed_config": {"@type": f"{TYPE}extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+        }
+    ],
+    "host_selection_retry_max_attempts": HOST_TRIES,
+}
+"""The same on another replica."""
+ONCE_MORE: Document = {**TO_ANOTHER, "retry_on": "connect-failure,refused-stream,reset", "num_retries": 1}
+"""Of a batch's row also what had reached a replica that went before it began to answer: it gives the same answer anywhere, and
+changes nothing. Once only, so that a request that ends its server does not end them all."""
 
 
-def virtual_host(models: Mapping[str, Admission]) -> Document:
-    """All routes, the first that fits counts."""
+def virtual_host(models: Mapping[str, Admission], *, many: bool = False) -> Document:
+    """All routes, the first that fits counts.
+
+    Args:
+        models: by name.
+        many: there are replicas.
+    """
+    rest = TO_ANOTHER if many else RETRIES
+
+    def to(model: str | None, protocol: str, bounds: Admission = UNBOUNDED) -> Document:
+        # What makes texts has begun before the first piece comes; and of a model that is not known nothing is known.
+        again = ONCE_MORE if many and model is not None and not bounds.pieces else rest
+        return _to(model, protocol, bounds, again)
+
     infer = f"{GRPC_SERVICE}ModelInfer"
     reads = [*(f"{GRPC_SERVICE}{name}" for name in GRPC_READS), GRPC_HEALTH]
     return {
@@ -67,18 +97,21 @@ def virtual_host(models: Mapping[str, Admission]) -> Document:
             *(
                 {
                     "match": {"path": infer, "headers": [equal(MODEL_HEADER, model)]},
-                    "route": _to(model, GRPC, bounds),
+                    "route": to(model, GRPC, bounds),
                     **_tenants(bounds),
                 }
                 for model, bounds in models.items()
             ),
-            *({"match": {"path": path}, "route": _to(None, GRPC)} for path in (infer, *reads)),
-            {"match": {"path": GRPC_STREAM}, "route": _to_stream()},
+            *({"match": {"path": path}, "route": to(None, GRPC)} for path in (infer, *reads)),
+            {
+                "match": {"path": GRPC_STREAM},
+                "route": {**_to_stream(), **({"retry_policy": TO_ANOTHER} if many else {})},
+            },
             {"match": {"prefix": GRPC_SERVICE}, **_not_offered("this call is not offered here")},
             *(
                 {
                     "match": _matching(pieces_path(model), "POST"),
-                    "route": {**_to(model, HTTP, bounds), **ENDLESS},
+                    "route": {**to(model, HTTP, bounds), **ENDLESS},
                     **_tenants(bounds),
                 }
                 for model, bounds in models.items()
@@ -87,7 +120,7 @@ def virtual_host(models: Mapping[str, Admission]) -> Document:
             *(
                 {
                     "match": _matching(f"{model_path(model)}/generate", "POST"),
-                    "route": {**_to(model, HTTP, bounds), **ENDLESS, **AS_PIECES},
+                    "route": {**to(model, HTTP, bounds), **ENDLESS, **AS_PIECES},
                     **_tenants(bounds),
                 }
                 for model, bounds in models.items()
@@ -96,14 +129,14 @@ def virtual_host(models: Mapping[str, Admission]) -> Document:
             *(
                 {
                     "match": _matching(infer_path(model), "POST"),
-                    "route": _to(model, HTTP, bounds),
+                    "route": to(model, HTTP, bounds),
                     **_tenants(bounds),
                 }
                 for model, bounds in models.items()
             ),
-            {"match": _matching(infer_path(None), "POST"), "route": _to(None, HTTP)},
-            *({"match": _matching(f"{model_path(model)}/ready", "GET"), "route": _to(model, HTTP)} for model in models),
-            {"match": _matching(READ_PATHS, "GET"), "route": _to(None, HTTP)},
+            {"match": _matching(infer_path(None), "POST"), "route": to(None, HTTP)},
+            *({"match": _matching(f"{model_path(model)}/ready", "GET"), "route": to(model, HTTP)} for model in models),
+            {"match": _matching(READ_PATHS, "GET"), "route": to(None, HTTP)},
             {"match": {"prefix": "/"}, **_not_offered("this path or method is not offered here")},
         ],
     }
@@ -124,13 +157,13 @@ def model_path(model: str) -> str:
     return f"/v2/models/{re.escape(model)}(/versions/[^/?]+)?"
 
 
-def _to(model: str | None, protocol: str, bounds: Admission = UNBOUNDED) -> Document:
+def _to(model: str | None, protocol: str, bounds: Admission, retries: Document) -> Document:
     longest = seconds(bounds.timeout_us or ANSWER_TIMEOUT_S * US_PER_S)
     return {
         "cluster": cluster_name(model) if model else OTHERS,
         "metadata_match": subset(protocol),
         "timeout": longest,
-        "retry_policy": RETRIES,
+        "retry_policy": retries,
         # The deadline that a gRPC call brings along ends it here, too, and so in the server. With it ``timeout`` is off.
         **(
             {"max_stream_duration": {"grpc_timeout_header_max": longest, "max_stream_duration": longest}}

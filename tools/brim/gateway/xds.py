@@ -20,6 +20,8 @@ MODEL_HEADER, AROUND_HEADER = "x-brim-model", "x-brim-around"
 REASON_HEADER, TENANT_HEADER = "x-brim-reason", "x-brim-tenant"
 """Why the gateway itself has refused a request; and on whose behalf a request is sent."""
 RETRY_AFTER_S = 1
+HTTP, GRPC, SUBSET_KEY = "http", "grpc", "protocol"
+"""A server's two ports are two hosts of a cluster, told apart by this key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ def header_to_add(name: str, value: str) -> Document:
 def equal(header: str, value: str) -> Document:
     """A request whose header has this value."""
     return {"name": header, "string_match": {"exact": value}}
+
+
+def subset(protocol: str) -> Document:
+    """The hosts that speak a protocol."""
+    return {"filter_metadata": {"envoy.lb": {SUBSET_KEY: protocol}}}
 
 
 def is_address(host_and_port: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from brim.bench import generation, padding, runtime_cost, saturation
+from brim.bench import fleet, generation, padding, runtime_cost, saturation
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
@@ -45,6 +45,7 @@ class Benchmark(StrEnum):
     SIMULATION = "simulation"
     TUNING = "tuning"
     OVERLOAD = "overload"
+    FLEET = "fleet"
     GENERATION = "generation"
     GENERATION_SIMULATION = "generation-simulation"
 
@@ -68,6 +69,7 @@ def bench(
             "simulation: the simulator's predictions against the real server. "
             "tuning: what `brim tune` chooses against an exhaustive sweep. "
             "overload: what the gateway does at up to ten times the capacity. "
+            "fleet: replicas of which one is slow, killed or drained, against a healthy fleet. "
             "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
             "generation-simulation: the simulator of token models against the engine, and continuous against static batching."
         ),
@@ -130,6 +132,8 @@ def bench(
     if is_simulation:
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-simulation"
         return bench_simulation(project, folder, points=points, seconds=seconds, seed=seed, as_json=as_json)
+    if benchmark is Benchmark.FLEET:
+        refuse_options_of_others(benchmark.value, {"a service": name})
     services = _services(benchmark, project, name)
     require_artifacts(project, services, Profile.DEFAULT)
     folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-{benchmark.value}"
@@ -139,6 +143,9 @@ def bench(
     with stop_on_signal():
         if benchmark is Benchmark.SATURATION:
             answer = _saturation(project, services, name, folder, rounds, seed)
+        elif benchmark is Benchmark.FLEET:
+            effort = fleet.DEFAULT_EFFORT if rounds is None else replace(fleet.DEFAULT_EFFORT, rounds=rounds)
+            answer = fleet.fleet(effort=effort, cache=project.cache_folder(), folder=folder, seed=seed, on_progress=say)
         else:
             answer = _answer(benchmark, project, services[0], folder, rounds, seed)
     if answer is None:
@@ -205,6 +212,8 @@ def _services(benchmark: Benchmark, project: Project, name: str | None) -> list[
     Raises:
         InputError: there is none of that name, or the question cannot be asked of it.
     """
+    if benchmark is Benchmark.FLEET:
+        return []
     if benchmark is Benchmark.SATURATION:
         return saturation.services_of(project.services, name)
     service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])

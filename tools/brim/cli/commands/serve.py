@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
+import psutil
 import typer
 
+from brim.cli.commands.serve_replicas import (
+    BalanceOption,
+    PickerPlan,
+    Picks,
+    PicksOption,
+    ReplicaCount,
+    Wanted,
+    described,
+    fleet_of,
+    look_after,
+    picker_of,
+    plan_picker,
+)
 from brim.cli.output import put, say
 from brim.config.files import needed_files
 from brim.config.generate import Profile, models_of, profiles_of
@@ -22,12 +37,12 @@ from brim.gateway.admission import admissions
 from brim.gateway.clusters import MOST_REQUESTS
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import request_limits
+from brim.gateway.replicas import Balance, Replicas
 from brim.paths import Project, find_project
 from brim.server.canary import ask
-from brim.server.child import ChildServer
 from brim.server.container import ContainerServer
 from brim.server.embedded import EmbeddedServer, ServerOptions
-from brim.server.endpoint import endpoint_from_url
+from brim.server.endpoint import Endpoint, endpoint_from_url
 from brim.server.supervise import Bounds, Supervisor
 from brim.server.watch import watch
 from brim.service.load import find_services
@@ -109,6 +124,9 @@ def serve(
     gateway: Annotated[
         bool, typer.Option("--gateway/--no-gateway", help="Envoy in front: checks, bounds and deadlines.")
     ] = True,
+    replicas: ReplicaCount = 1,
+    balance: BalanceOption = Balance.LEAST_REQUEST,
+    picks: PicksOption = Picks.TEXTS,
     profile: Annotated[Profile, typer.Option(help="Which configuration to serve.")] = Profile.DEFAULT,
     container: Annotated[bool, typer.Option("--container", help="Serve from NVIDIA's image with Docker.")] = False,
     supervise: Annotated[
@@ -130,6 +148,8 @@ def serve(
 
     The embedded server is supervised; for a container, Docker or whatever runs it has to do that.
     """
+    if replicas > 1:
+        _require_alone(gateway=gateway, container=container, supervise=supervise, url=url)
     project = find_project()
     services = find_services(project.services, names or [])
     if not names:
@@ -151,6 +171,22 @@ def serve(
         profile=None if profile is Profile.DEFAULT else profile.value,
         ready_timeout_s=ready_timeout_s,
     )
+    bounds = Bounds(canary_every_s=canary_every_s, canary_timeout_s=canary_timeout_s)
+    if replicas > 1:
+        with stop_on_signal():
+            wanted = Wanted(
+                project.model_repository,
+                loaded,
+                project.cache,
+                canaries(services),
+                options,
+                log_folder(project, "replicas"),
+            )
+            plan = plan_picker(picks, services)
+            serve_many(
+                project, wanted, services, profile, gateway_port, replicas, balance, bounds, plan, as_json=as_json
+            )
+        return 0
     with stop_on_signal():
         server: EmbeddedServer | ContainerServer
         if container:
@@ -175,11 +211,12 @@ def serve(
         with server, ExitStack() as stack:
             supervisor = None
             if supervise and isinstance(server, EmbeddedServer):
-                bounds = Bounds(canary_every_s=canary_every_s, canary_timeout_s=canary_timeout_s)
                 supervisor = stack.enter_context(
                     Supervisor(server, bounds=bounds, on_event=lambda event: say(str(event)))
                 )
-            front = stack.enter_context(_gateway(project, server, services, profile, gateway_port)) if gateway else None
+            front = None
+            if gateway:
+                front = stack.enter_context(gateway_before(server.endpoint, project, services, profile, gateway_port))
             ready = {
                 "event": "ready",
                 **server.endpoint.as_json(),
@@ -196,9 +233,89 @@ def serve(
     return 0
 
 
-def _gateway(
-    project: Project, server: ChildServer, services: Sequence[Service], profile: Profile, port: int | None
+def serve_many(
+    project: Project,
+    wanted: Wanted,
+    services: Sequence[Service],
+    profile: Profile,
+    gateway_port: int | None,
+    count: int,
+    balance: Balance,
+    bounds: Bounds,
+    plan: PickerPlan | None,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Replicas behind the gateway, until a signal or until every one was given up.
+
+    Raises:
+        BrimError: the first one does not start, or all were given up, or the gateway ended too often.
+    """
+    names = [service.name for service in services]
+    with (
+        fleet_of(wanted, count, services=services, bounds=bounds, balance=balance, plan=plan) as fleet,
+        ExitStack() as stack,
+    ):
+        endpoint = fleet.first.server.endpoint
+        front = stack.enter_context(
+            gateway_before(endpoint, project, services, profile, gateway_port, fleet.for_gateway)
+        )
+        fleet.gateway = front
+        fleet.tick()
+        picker = stack.enter_context(picker_of(plan, fleet, front, new_log(project, "picker")))
+        ready = {
+            "event": "ready",
+            **endpoint.as_json(),
+            "gateway": front.endpoint.http,
+            "gateway_metrics": front.metrics,
+            "picker_metrics": None if plan is None else plan.place.metrics,
+            "models": names,
+            "pid": fleet.first.server.pid,
+            "replicas": described(fleet),
+        }
+        put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
+        say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
+        look_after(fleet, front, picker)
+
+
+def _require_alone(*, gateway: bool, container: bool, supervise: bool, url: str | None) -> None:
+    """Refuse what does not go with replicas.
+
+    Raises:
+        InputError: with every fault at once.
+    """
+    faults = {
+        "--no-gateway": not gateway,
+        "--container": container,
+        "--no-supervise": not supervise,
+        "--url": url is not None,
+    }
+    given = [flag for flag, is_given in faults.items() if is_given]
+    if given:
+        raise InputError(
+            f"--replicas with {', '.join(given)}: replicas are embedded servers, each supervised, behind the gateway",
+            hint=f"leave {' and '.join(given)} out",
+        )
+
+
+def gateway_before(
+    endpoint: Endpoint,
+    project: Project,
+    services: Sequence[Service],
+    profile: Profile = Profile.DEFAULT,
+    port: int | None = None,
+    replicas: Replicas | None = None,
 ) -> Gateway:
+    """The gateway of these services, not started yet.
+
+    Args:
+        endpoint: of the server behind it, or of the first of its replicas.
+        project: keeps its log.
+        services: that are served.
+        profile: under which.
+        port: for callers; chosen by the system when absent.
+        replicas: who is asked in place of the one server.
+    """
     say("starting the gateway")
     for service in services:
         # A language model's host has a waiting room of its own.
@@ -208,12 +325,13 @@ def _gateway(
                 f"answers come. To derive it from the objective: brim tune {service.name} --apply"
             )
     return Gateway(
-        server.endpoint,
+        endpoint,
         log_file=new_log(project, "gateway"),
         limits=request_limits(services),
         admitted=admissions(services, profile),
         canaries=canaries(services),
         port=port,
+        replicas=replicas,
     )
 
 
@@ -221,6 +339,18 @@ def _look_after(front: Gateway | None) -> None:
     done = front.keep_running() if front else None
     if done:
         say(done)
+
+
+def log_folder(project: Project, kind: str) -> Path:
+    """A folder for the logs of this process's replicas; those of processes that have ended are removed."""
+    folder = project.cache / "logs" / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if not (old.name.isdigit() and psutil.pid_exists(int(old.name))):
+            shutil.rmtree(old, ignore_errors=True)
+    own = folder / str(os.getpid())
+    own.mkdir(exist_ok=True)
+    return own
 
 
 def new_log(project: Project, kind: str = "triton", *, keep: int = 10) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,27 @@ import typer
 from brim.cli.app import JsonFlag
 from brim.cli.clients import curl_line, python_lines
 from brim.cli.commands.export import put_gates
-from brim.cli.commands.serve import Port, canaries, new_log, require_artifacts, stop_on_signal
+from brim.cli.commands.serve import (
+    BOUNDS,
+    Port,
+    canaries,
+    gateway_before,
+    log_folder,
+    new_log,
+    require_artifacts,
+    stop_on_signal,
+)
+from brim.cli.commands.serve_replicas import (
+    BalanceOption,
+    Picks,
+    PicksOption,
+    ReplicaCount,
+    Wanted,
+    fleet_of,
+    look_after,
+    picker_of,
+    plan_picker,
+)
 from brim.cli.output import people, put, put_answer, say
 from brim.cli.self_check import Verdict, self_check
 from brim.cli.status_line import StatusLine
@@ -22,10 +43,11 @@ from brim.config.files import write_configs
 from brim.config.generate import Profile
 from brim.errors import AnswerIsNo, ServerFailed
 from brim.findings import Severity
+from brim.gateway.replicas import Balance
 from brim.lint import lint_paths
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer, ServerOptions
-from brim.server.endpoint import NO_ANSWER
+from brim.server.endpoint import NO_ANSWER, Endpoint
 from brim.server.logs import log_tail
 from brim.server.watch import watch
 from brim.service.load import find_services
@@ -40,6 +62,9 @@ def up(
     http_port: Port = None,
     grpc_port: Port = None,
     metrics_port: Port = None,
+    replicas: ReplicaCount = 1,
+    balance: BalanceOption = Balance.LEAST_REQUEST,
+    picks: PicksOption = Picks.TEXTS,
     as_json: JsonFlag = False,
 ) -> int:
     """Export, configure, serve and check every service; then stay up until Ctrl-C."""
@@ -50,37 +75,71 @@ def up(
     with stop_on_signal():
         _prepare(project, services)
         say("[4/5] serving")
-        with EmbeddedServer(
-            project.model_repository,
-            [service.name for service in services],
-            cache=project.cache,
-            log_file=new_log(project),
-            canaries=canaries(services),
-            options=options,
-            on_progress=lambda text: say(f"      {text}"),
-        ) as server:
-            say("[5/5] self-check: real requests, every answer compared")
-            for service in services:
-                found = _checked(project, server, service)
-                verdicts += found
-                for verdict in found:
-                    say(f"      {_line(verdict)}")
-                    for fault in verdict.faults:
-                        say(f"        {fault}")
-            wrong = [verdict for verdict in verdicts if not verdict.ok]
-            if not as_json:
-                _show_clients(server, services)
-            if once or wrong:
-                say(
-                    "the self-check found wrong answers; stopping"
-                    if wrong
-                    else "every answer was right; stopping, as --once asks"
-                )
-            else:
-                _stay(server, services)
+        models = [service.name for service in services]
+        if replicas > 1:
+            logs = log_folder(project, "replicas")
+            wanted = Wanted(project.model_repository, models, project.cache, canaries(services), options, logs)
+            plan = plan_picker(picks, services)
+            fleet_is = fleet_of(wanted, replicas, services=services, bounds=BOUNDS, balance=balance, plan=plan)
+            with fleet_is as fleet, ExitStack() as stack:
+                say("[5/5] self-check: real requests to every replica, every answer compared")
+                for replica in (one for one in fleet.replicas if one.endpoint is not None):
+                    say(f"      {replica.name}")
+                    verdicts += _all_checked(project, replica.server, services)
+                first = fleet.first.server.endpoint
+                front = stack.enter_context(gateway_before(first, project, services, replicas=fleet.for_gateway))
+                fleet.gateway = front
+                fleet.tick()
+                picker = stack.enter_context(picker_of(plan, fleet, front, new_log(project, "picker")))
+                if _goes_on(front.endpoint, services, verdicts, once=once, as_json=as_json):
+                    say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
+                    look_after(fleet, front, picker)
+        else:
+            with EmbeddedServer(
+                project.model_repository,
+                models,
+                cache=project.cache,
+                log_file=new_log(project),
+                canaries=canaries(services),
+                options=options,
+                on_progress=lambda text: say(f"      {text}"),
+            ) as server:
+                say("[5/5] self-check: real requests, every answer compared")
+                verdicts += _all_checked(project, server, services)
+                if _goes_on(server.endpoint, services, verdicts, once=once, as_json=as_json):
+                    _stay(server, services)
     if as_json:
         put_answer("up", {"self_check": [_as_json(verdict) for verdict in verdicts]}, ok=all(v.ok for v in verdicts))
     return 0 if all(verdict.ok for verdict in verdicts) else 1
+
+
+def _all_checked(project: Project, server: EmbeddedServer, services: Sequence[Service]) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for service in services:
+        found = _checked(project, server, service)
+        verdicts += found
+        for verdict in found:
+            say(f"      {_line(verdict)}")
+            for fault in verdict.faults:
+                say(f"        {fault}")
+    return verdicts
+
+
+def _goes_on(
+    endpoint: Endpoint, services: Sequence[Service], verdicts: Sequence[Verdict], *, once: bool, as_json: bool
+) -> bool:
+    """Tell how it is asked; whether it stays up."""
+    wrong = [verdict for verdict in verdicts if not verdict.ok]
+    if not as_json:
+        _show_clients(endpoint, services)
+    if once or wrong:
+        say(
+            "the self-check found wrong answers; stopping"
+            if wrong
+            else "every answer was right; stopping, as --once asks"
+        )
+        return False
+    return True
 
 
 def _checked(project: Project, server: EmbeddedServer, service: Service) -> list[Verdict]:
@@ -160,8 +219,7 @@ def _as_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _show_clients(server: EmbeddedServer, services: Sequence[Service]) -> None:
-    endpoint = server.endpoint
+def _show_clients(endpoint: Endpoint, services: Sequence[Service]) -> None:
     put(f"\nHTTP     http://{endpoint.http}\ngRPC     {endpoint.grpc}\nmetrics  http://{endpoint.metrics}/metrics")
     for service in services:
         lines = curl_line if service.generation is None else text_curl_lines
