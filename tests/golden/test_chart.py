@@ -21,7 +21,7 @@ from brim.gateway.clusters import OTHERS
 from brim.gateway.envoy import validate as envoy_says
 from brim.gateway.replica_files import ReplicaFiles
 from brim.paths import Project
-from brim.plan import rules
+from brim.plan import series
 from brim.plan.promtool import check, find_promtool, run_tests
 from brim.plan.scaling import Fleet
 from brim.server.container import CLUSTER_RELEASE, IMAGE, INSIDE, container_command
@@ -283,13 +283,13 @@ def test_scaling_goes_by_a_rule_that_is_there(rendered: list[dict[str, Any]]) ->
         assert one.get("labels", {}).get("job", fleet) == fleet
     for scaled in of_kind(rendered, "ScaledObject").values():
         query = scaled["spec"]["triggers"][0]["metadata"]["query"]
-        assert query == f'max({rules.DESIRED}{{job="{fleet}"}})'
-        assert rules.DESIRED in {one.get("record") for one in recorded}
+        assert query == f'max({series.DESIRED}{{job="{fleet}"}})'
+        assert series.DESIRED in {one.get("record") for one in recorded}
         target = of_kind(rendered, "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
         assert "replicas" not in target["spec"]
         limits = {one["record"]: one["expr"] for one in recorded if one.get("record", "").endswith(":limit")}
-        assert limits[rules.LEAST] == f"vector({scaled['spec']['minReplicaCount']})"
-        assert limits[rules.MOST] == f"vector({scaled['spec']['maxReplicaCount']})"
+        assert limits[series.LEAST] == f"vector({scaled['spec']['minReplicaCount']})"
+        assert limits[series.MOST] == f"vector({scaled['spec']['maxReplicaCount']})"
         down = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]["policies"]
         assert down == [{"type": "Pods", "value": Fleet().down_step, "periodSeconds": Fleet().down_every_us // 10**6}]
 

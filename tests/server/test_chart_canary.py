@@ -22,7 +22,7 @@ from brim.gateway.health import canary_of
 from brim.gateway.limits import request_limits
 from brim.gateway.xds import Listen, Upstream
 from brim.paths import Project
-from brim.plan import rules
+from brim.plan import series
 from brim.server.embedded import EmbeddedServer
 from brim.service.load import find_services
 from tests.conftest import ROOT
@@ -82,7 +82,7 @@ def test_a_real_server_answers_until_its_stub_is_dead(exported: Project, config:
         assert done.returncode == 0, done.stderr
         with urllib.request.urlopen(f"http://{where.metrics}/metrics") as page:
             shown = page.read().decode()
-        for name in (rules.PENDING, rules.QUEUE_US, rules.SUCCESS):
+        for name in (series.PENDING, series.QUEUE_US, series.SUCCESS):
             assert f'\n{name}{{model="{MODEL}",version="1"}} ' in shown
         unknown = probe(config, tmp_path, where.http, where.metrics, MODEL, "other")
         assert unknown.returncode == 1

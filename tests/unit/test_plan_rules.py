@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from brim.engine.metrics import FAMILIES, Kind
 from brim.errors import MissingTool
 from brim.gateway.clusters import cluster_name
 from brim.paths import Project
-from brim.plan import rules
+from brim.plan import rules, series
 from brim.plan.promtool import check, find_promtool, run_tests
-from brim.plan.scaling import Fleet, thresholds_of
+from brim.plan.scaling import Fleet, Signals, thresholds_of, wanted
 from brim.service.load import find_services
+from brim.units import US_PER_S
 from tests.conftest import Brim
 
 TRITONS = {
@@ -103,7 +105,7 @@ def test_structure(checkout: Path, profile: Profile) -> None:
 
 def test_nothing_is_decided_by_utilisation(checkout: Path) -> None:
     recorded = all_rules(rules.scaling_rules(find_services(checkout / "services", []), Fleet()))
-    of_gpus = {rule.get("record") for rule in recorded if rules.GPU_UTILISATION in rule["expr"]}
+    of_gpus = {rule.get("record") for rule in recorded if series.GPU_UTILISATION in rule["expr"]}
     assert of_gpus == {"brim_fleet:gpu_utilisation:mean"}
     assert not [rule for rule in recorded if "gpu_utilisation" in rule["expr"]]
 
@@ -119,10 +121,10 @@ def test_thresholds_are_the_modules(checkout: Path) -> None:
     for service in services:
         at = thresholds_of(service)
         for name, value in (
-            (rules.WAITING_LIMIT, at.waiting),
-            (rules.QUEUE_LIMIT, at.queue_us),
-            (rules.TTFT_LIMIT, at.ttft_p90_us),
-            (rules.KV_LIMIT, at.kv_usage),
+            (series.WAITING_LIMIT, at.waiting),
+            (series.QUEUE_LIMIT, at.queue_us),
+            (series.TTFT_LIMIT, at.ttft_p90_us),
+            (series.KV_LIMIT, at.kv_usage),
         ):
             if value is not None:
                 wanted[name, service.name] = value
@@ -133,8 +135,8 @@ def test_what_a_vllm_backend_does_not_tell_is_asked_of_the_gateway(checkout: Pat
     services = find_services(checkout / "services", ["text_generation"])
     document = rules.scaling_rules(services, Fleet(), Profile.VLLM)
     by_name = {rule["record"]: rule["expr"] for rule in all_rules(document) if "record" in rule}
-    assert f'envoy_cluster_name="{cluster_name("text_generation")}"' in by_name[rules.WAITING_SUM]
-    assert not {rules.KV_LIMIT, rules.QUEUE_LIMIT, rules.KV_MEAN} & set(by_name)
+    assert f'envoy_cluster_name="{cluster_name("text_generation")}"' in by_name[series.WAITING_SUM]
+    assert not {series.KV_LIMIT, series.QUEUE_LIMIT, series.KV_MEAN} & set(by_name)
 
 
 @pytest.mark.parametrize("place", ["monitoring/rules/scaling.yml", "deploy/chart/files/scaling-vllm.yml"])
@@ -155,14 +157,91 @@ def test_promtool_tests_can_fail(promtool: Path, checkout: Path, tmp_path: Path)
     (tmp_path / "tests" / "scaling.yml").write_text(tests)
     for right, wrong in (
         ("max_over_time(", "min_over_time("),
-        (f") unless {rules.INCOMPLETE}) or", ")) or"),
+        (f") unless {series.INCOMPLETE}) or", ")) or"),
         (">= bool 1.5", ">= bool 1"),
-        (f", 1) + {rules.SPARES}", ", 1)"),
+        (f", 1) + {series.SPARES}", ", 1)"),
         ("clamp_max(brim_fleet:pressure:max, 2)", "brim_fleet:pressure:max / 2"),
     ):
         assert right in good, right
         (tmp_path / "rules" / "scaling.yml").write_text(good.replace(right, wrong))
         assert run_tests(promtool, tmp_path / "tests" / "scaling.yml") != "", right
+
+
+def scenario(chance: random.Random) -> tuple[Signals, list[tuple[str, str]]]:
+    """A fleet of ``text_generation`` at one moment, and the series that say so."""
+    present = chance.randint(1, 9)
+    ready = chance.randint(0, present)
+    reporting = chance.choice([ready, chance.randint(0, ready)])
+    asked, has_kv, has_times = (chance.random() < share for share in (0.8, 0.9, 0.9))
+    waiting = [chance.choice([0, chance.randint(0, 60)]) for _ in range(reporting)]
+    usage = chance.choice([0.1, 0.3, 0.5, 0.9])
+    wait_s, bucket = chance.choice([0.01, 0.3, 0.9]), chance.choice([(0, 0.5), (0.5, 1.0), (1.0, 2.0)])
+    said = [(f'up{{job="tritonserver",instance="{one}"}}', f"{int(one < ready)}x30") for one in range(present)]
+    for one, number in enumerate(waiting):
+        where = f'job="tritonserver",instance="{one}",model="text_generation"'
+        said += [
+            (f"vllm:num_requests_waiting{{{where}}}", f"{number}x30"),
+            (f"nv_inference_request_success{{{where}}}", f"100+{15 if asked else 0}x30"),
+        ]
+        if has_kv:
+            said.append((f"vllm:kv_cache_usage_perc{{{where}}}", f"{usage}x30"))
+        if asked and has_times:
+            said += [
+                (f"vllm:request_queue_time_seconds_sum{{{where}}}", f"1000+{15 * wait_s}x30"),
+                (f"vllm:request_queue_time_seconds_count{{{where}}}", "1000+15x30"),
+            ]
+            for bound in ("0.5", "1", "2", "+Inf"):
+                grows = bound == "+Inf" or float(bound) >= bucket[1]
+                name = f'vllm:time_to_first_token_seconds_bucket{{{where},le="{bound}"}}'
+                said.append((name, f"1000+{15 if grows else 0}x30"))
+    told = asked and has_times and reporting > 0
+    return (
+        Signals(
+            present,
+            ready,
+            reporting,
+            waiting=sum(waiting) if reporting else None,
+            queue_us=wait_s * US_PER_S if told else None,
+            ttft_p90_us=(bucket[0] + 0.9 * (bucket[1] - bucket[0])) * US_PER_S if told else None,
+            kv_usage=usage if has_kv and reporting else None,
+            answered=float(asked) if reporting else None,
+        ),
+        said,
+    )
+
+
+def test_rules_and_module_decide_alike(promtool: Path, checkout: Path, tmp_path: Path) -> None:
+    """Over fleets of every kind, with figures missing and none."""
+    services = find_services(checkout / "services", ["text_generation"])
+    fleet = Fleet(2, 9, 1)
+    (tmp_path / "rules.yml").write_text(rules.rules_text(rules.scaling_rules(services, fleet)))
+    chance = random.Random(39)
+    tests, numbers = [], set()
+    for _ in range(60):
+        signals, said = scenario(chance)
+        want = wanted(signals, thresholds_of(services[0]), fleet)
+        numbers.add((want.replicas, want.complete, want.shed_batch))
+        expected = [(series.WANTED, want.replicas)]
+        expected += [(series.SHED, int(want.shed_batch))] if want.pressure is not None else []
+        tests.append(
+            {
+                "name": repr(signals),
+                "interval": "15s",
+                "input_series": [{"series": name, "values": values} for name, values in said],
+                "promql_expr_test": [
+                    {
+                        "expr": name,
+                        "eval_time": "4m",
+                        "exp_samples": [{"labels": f'{name}{{job="tritonserver"}}', "value": value}],
+                    }
+                    for name, value in expected
+                ],
+            }
+        )
+    assert len(numbers) > 15
+    with (tmp_path / "tests.yml").open("w") as file:
+        YAML().dump({"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": tests}, file)
+    assert run_tests(promtool, tmp_path / "tests.yml") == ""
 
 
 def test_a_mean_wait_is_not_diluted_by_models_that_nobody_asks(
@@ -174,13 +253,13 @@ def test_a_mean_wait_is_not_diluted_by_models_that_nobody_asks(
     # series does would otherwise differ between the two counters.
     at = {"39_scrape_t0.prom": (0, 1, 2, 3), "39_scrape_t30.prom": (5,), "39_scrape_after_restart.prom": (7,)}
     course: dict[str, list[str]] = {}
-    for name, places in at.items():
-        for line in (cases / name).read_text().splitlines():
-            series, value = line.rsplit(" ", 1)
+    for file_name, places in at.items():
+        for line in (cases / file_name).read_text().splitlines():
+            name, value = line.rsplit(" ", 1)
             for short, model in renamed.items():
-                series = series.replace(f'model="{short}"', f'job="tritonserver",instance="x",model="{model}"')
+                name = name.replace(f'model="{short}"', f'job="tritonserver",instance="x",model="{model}"')
             for place in places:
-                course.setdefault(series, ["_"] * 8)[place] = value
+                course.setdefault(name, ["_"] * 8)[place] = value
     labels = '{job="tritonserver",model="image_classifier"}'
 
     def expected(name: str, at: str, value: float) -> dict[str, Any]:
@@ -192,11 +271,11 @@ def test_a_mean_wait_is_not_diluted_by_models_that_nobody_asks(
         "tests": [
             {
                 "interval": "15s",
-                "input_series": [{"series": series, "values": " ".join(values)} for series, values in course.items()],
+                "input_series": [{"series": name, "values": " ".join(values)} for name, values in course.items()],
                 "promql_expr_test": [
-                    expected(rules.MEAN_WAIT, "75s", 1_500_000),
-                    expected(rules.WAITING_SUM + '{model="image_classifier"}', "75s", 9),
-                    expected(rules.MEAN_WAIT, "120s", 250_000),
+                    expected(series.MEAN_WAIT, "75s", 1_500_000),
+                    expected(series.WAITING_SUM + '{model="image_classifier"}', "75s", 9),
+                    expected(series.MEAN_WAIT, "120s", 250_000),
                 ],
             }
         ],

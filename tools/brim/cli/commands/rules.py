@@ -14,7 +14,8 @@ from brim.cli.output import put, put_answer, say
 from brim.config.generate import Profile, profiles_of
 from brim.errors import InputError
 from brim.paths import find_project
-from brim.plan.rules import Document, rules_text, scaling_rules
+from brim.plan.alerts import Document
+from brim.plan.rules import rules_text, scaling_rules
 from brim.plan.scaling import LEAST_SPARES, Fleet
 from brim.service.load import find_services
 from brim.service.schema import Service
