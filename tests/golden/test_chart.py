@@ -25,6 +25,7 @@ from brim.plan import series
 from brim.plan.promtool import check, find_promtool, run_tests
 from brim.plan.scaling import Fleet
 from brim.server.container import CLUSTER_RELEASE, IMAGE, INSIDE, container_command
+from brim.server.endpoint import LOOPBACK
 from brim.server.options import ServerOptions
 from brim.service.load import find_services
 from tests.conftest import ROOT, Brim
@@ -39,7 +40,6 @@ VALUES = {
 }
 KUBERNETES = "1.37"
 GATEWAY_PORTS = {"callers": 8080, "metrics": 9090}
-PICKER_PORTS = {"picking": 9002, "metrics": 9090}
 
 
 @pytest.fixture(scope="module", params=VALUES)
@@ -167,7 +167,7 @@ def test_ports_lead_somewhere(rendered: list[dict[str, Any]]) -> None:
         }
         for one in of_kind(rendered, "Deployment").values()
     }
-    assert by_component["gateway"] == GATEWAY_PORTS
+    assert by_component["gateway"].items() >= GATEWAY_PORTS.items()
     for service in of_kind(rendered, "Service").values():
         ports = by_component[service["spec"]["selector"]["app.kubernetes.io/component"]]
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
@@ -204,7 +204,9 @@ def test_the_gateway_finds_every_replica(rendered: list[dict[str, Any]], tmp_pat
     for picker in pickers:
         (host,) = picker["load_assignment"]["endpoints"][0]["lb_endpoints"]
         address = host["endpoint"]["address"]["socket_address"]
-        assert {port["port"] for port in services[address["address"]]["spec"]["ports"]} >= {address["port_value"]}
+        beside = address["address"] == LOOPBACK
+        listed = named(rendered, "picker")["ports"] if beside else services[address["address"]]["spec"]["ports"]
+        assert address["port_value"] in {port["containerPort" if beside else "port"] for port in listed}
     assert [one["name"] for one in containers(rendered)].count("picker") == len(pickers)
     ReplicaFiles(tmp_path, [name.partition("/")[2] for name in found - {OTHERS}])
     assert envoy_says(json.loads(text.replace('"/replicas', f'"{tmp_path}'))) == ""
@@ -222,9 +224,19 @@ def test_the_charts_gateways_are_generated(brim: Brim, tmp_path: Path, profile: 
     if profile is Profile.DEFAULT:
         names = shipped
     place = tmp_path / "made.json"
-    said = ("--replicas", "/replicas", "--profile", profile, "--picker", picker, "--out", place)
+    at = "127.0.0.1:9002" if picker is PickerKind.BRIM else "picker:9002"
+    said = ("--replicas", "/replicas", "--profile", profile, "--picker", picker, "--picker-at", at, "--out", place)
     assert brim("gateway", *names, *said).code == 0
     assert (CHART / "files" / f"envoy-{profile}-{picker}.json").read_text() == place.read_text()
+
+
+def test_the_picker_takes_what_it_is_given(brim: Brim) -> None:
+    picker = named(render(*VALUES["token model"]), "picker")
+    command, *_ = (one for one in picker["command"] if one != "brim")
+    known = brim(command, "--help").out
+    assert picker["args"]
+    for given in picker["args"]:
+        assert f"{given.partition('=')[0]} " in known
 
 
 def test_a_replica_stops_in_order(rendered: list[dict[str, Any]]) -> None:
