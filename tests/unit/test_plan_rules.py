@@ -291,6 +291,40 @@ def test_where_there_is_no_promtool_it_is_said_why(tmp_path: Path, monkeypatch: 
         find_promtool(tmp_path / "cache")
 
 
+APT = """#!/bin/sh
+case "$*" in
+*indextargets*) echo http://mirror.example/debian/ ;;
+*download*) echo "$PWD" > prometheus.deb ;;
+esac
+"""
+DPKG = """#!/bin/sh
+mkdir -p "$3/usr/bin"
+printf '#!/bin/sh\nexit 0\n' > "$3/usr/bin/promtool"
+chmod +x "$3/usr/bin/promtool"
+"""
+
+
+def test_it_is_taken_out_of_the_systems_package_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("apt-get", APT), ("dpkg-deb", DPKG)):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    for name in ("sh", "mkdir", "chmod"):
+        (tmp_path / "bin" / name).symlink_to(f"/bin/{name}")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(
+        "platform.freedesktop_os_release", lambda: {"ID": "mint", "ID_LIKE": "ubuntu", "VERSION_CODENAME": "noble"}
+    )
+    said: list[str] = []
+    found = find_promtool(tmp_path / "cache", on_progress=said.append)
+    assert found == tmp_path / "cache" / "promtool" / "promtool"
+    assert said == ["reading the package list of noble", "fetching prometheus"]
+    assert sorted(path.name for path in found.parent.iterdir()) == ["lock", "promtool"]
+    assert find_promtool(tmp_path / "cache", on_progress=said.append) == found
+    assert len(said) == 2
+
+
 def test_one_that_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "cache" / "promtool" / "promtool"
     program.parent.mkdir(parents=True)
