@@ -13,15 +13,19 @@ import pytest
 from ruamel.yaml import YAML
 
 from brim import __version__
-from brim.config.generate import Profile, models_of
+from brim.cli.commands.gateway import PickerKind
+from brim.config.generate import Profile, models_of, profiles_of
 from brim.config.generation import MOUNTED_AT
 from brim.errors import MissingTool
+from brim.gateway.clusters import OTHERS
 from brim.gateway.envoy import validate as envoy_says
+from brim.gateway.replica_files import ReplicaFiles
 from brim.paths import Project
 from brim.plan import series
 from brim.plan.promtool import check, find_promtool, run_tests
 from brim.plan.scaling import Fleet
 from brim.server.container import CLUSTER_RELEASE, IMAGE, INSIDE, container_command
+from brim.server.endpoint import LOOPBACK
 from brim.server.options import ServerOptions
 from brim.service.load import find_services
 from tests.conftest import ROOT, Brim
@@ -36,23 +40,11 @@ VALUES = {
 }
 KUBERNETES = "1.37"
 GATEWAY_PORTS = {"callers": 8080, "metrics": 9090}
-PICKER_PORTS = {"picking": 9002, "metrics": 9090}
 
 
 @pytest.fixture(scope="module", params=VALUES)
 def rendered(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return render(*VALUES[request.param])
-
-
-@pytest.fixture(scope="module")
-def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A gateway's configuration that asks a picker."""
-    document = json.loads((CHART / "files" / "envoy.json").read_text())
-    manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    manager["http_filters"].insert(-1, {"name": "envoy.filters.http.ext_proc"})
-    path = tmp_path_factory.mktemp("gateway") / "envoy.json"
-    path.write_text(json.dumps(document, indent=1))
-    return path
 
 
 def of_kind(resources: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
@@ -103,9 +95,9 @@ def test_every_resource_is_valid(rendered: list[dict[str, Any]]) -> None:
     ],
     ids=lambda given: given[0].partition("=")[2],
 )
-def test_every_choice_is_valid(asking: Path, picker: str, repository: tuple[str, ...]) -> None:
+def test_every_choice_is_valid(picker: str, repository: tuple[str, ...]) -> None:
     chosen = [part for given in (f"picker.kind={picker}", *repository) for part in ("--set", given)]
-    resources = render(*VALUES["eight GPUs"], *chosen, "--set-file", f"gateway.config={asking}")
+    resources = render(*VALUES["eight GPUs"], *chosen)
     validate(resources)
     names = [(one["kind"], one["metadata"]["name"]) for one in resources]
     assert len(names) == len(set(names))
@@ -121,7 +113,7 @@ def test_a_misspelt_key_would_be_found() -> None:
             validate([one])
 
 
-def test_images_are_those_of_the_code(rendered: list[dict[str, Any]], asking: Path) -> None:
+def test_images_are_those_of_the_code(rendered: list[dict[str, Any]]) -> None:
     pinned = dict(
         line.split("==") for line in (ROOT / "requirements-binary.lock").read_text().splitlines() if "==" in line
     )
@@ -175,7 +167,7 @@ def test_ports_lead_somewhere(rendered: list[dict[str, Any]]) -> None:
         }
         for one in of_kind(rendered, "Deployment").values()
     }
-    assert by_component["gateway"] == GATEWAY_PORTS
+    assert by_component["gateway"].items() >= GATEWAY_PORTS.items()
     for service in of_kind(rendered, "Service").values():
         ports = by_component[service["spec"]["selector"]["app.kubernetes.io/component"]]
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
@@ -193,36 +185,58 @@ def test_ports_lead_somewhere(rendered: list[dict[str, Any]]) -> None:
                 assert one[probe]["httpGet"]["port"] in own
 
 
-def test_the_gateway_finds_every_replica(rendered: list[dict[str, Any]]) -> None:
-    """By the name of the service that has no address of its own, at the ports that tritonserver has."""
+def test_the_gateway_finds_every_replica(rendered: list[dict[str, Any]], tmp_path: Path) -> None:
+    """In files that are written from the addresses behind the service that has none of its own."""
     (config,) = (one for one in of_kind(rendered, "ConfigMap").values() if "envoy.json" in one["data"])
-    document = json.loads(config["data"]["envoy.json"])
+    text = config["data"]["envoy.json"]
+    document = json.loads(text)
     services = of_kind(rendered, "Service")
-    seen = set()
-    for cluster in document["static_resources"]["clusters"]:
-        if cluster["name"].startswith("triton"):
-            assert cluster["type"] == "STRICT_DNS"
-            assert cluster["lb_policy"] == "LEAST_REQUEST"
-            for host in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]:
-                address = host["endpoint"]["address"]["socket_address"]
-                assert services[address["address"]]["spec"]["clusterIP"] == "None"
-                seen.add(address["port_value"])
-    assert seen == {INSIDE["http"], INSIDE["grpc"]}
+    for sidecar in (one for one in containers(rendered) if one["name"] == "endpoints"):
+        assert sidecar["restartPolicy"] == "Always"
+        assert services[sidecar["command"][2]]["spec"]["clusterIP"] == "None"
+        assert {"/replicas", "/etc/brim", "/endpoints"} == {mount["mountPath"] for mount in sidecar["volumeMounts"]}
+    found = {one["name"] for one in document["static_resources"]["clusters"] if one["type"] == "EDS"}
     listening = {
         listener["address"]["socket_address"]["port_value"] for listener in document["static_resources"]["listeners"]
     }
     assert listening == set(GATEWAY_PORTS.values())
-    assert envoy_says(document) == ""
+    pickers = [one for one in document["static_resources"]["clusters"] if one["name"] == "picker"]
+    for picker in pickers:
+        (host,) = picker["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        address = host["endpoint"]["address"]["socket_address"]
+        beside = address["address"] == LOOPBACK
+        listed = named(rendered, "picker")["ports"] if beside else services[address["address"]]["spec"]["ports"]
+        assert address["port_value"] in {port["containerPort" if beside else "port"] for port in listed}
+    assert [one["name"] for one in containers(rendered)].count("picker") == len(pickers)
+    ReplicaFiles(tmp_path, [name.partition("/")[2] for name in found - {OTHERS}])
+    assert envoy_says(json.loads(text.replace('"/replicas', f'"{tmp_path}'))) == ""
     # What the preStop hook asks.
     assert document["admin"]["address"]["socket_address"]["port_value"] == 9901
     assert "/dev/tcp/127.0.0.1/9901" in named(rendered, "envoy")["lifecycle"]["preStop"]["exec"]["command"][-1]
 
 
-def test_the_charts_gateway_is_the_generated_one(brim: Brim, tmp_path: Path) -> None:
-    assert (CHART / "files" / "envoy.json").read_text() == (ROOT / "deploy" / "gateway" / "envoy.json").read_text()
-    upstream = ("--http", "tritonserver:8000", "--grpc", "tritonserver:8001")
-    assert brim("gateway", "text_generation", *upstream, "--profile", "vllm", "--out", tmp_path / "made.json").code == 0
-    assert (CHART / "files" / "envoy-vllm.json").read_text() == (tmp_path / "made.json").read_text()
+@pytest.mark.parametrize("picker", list(PickerKind))
+@pytest.mark.parametrize("profile", [Profile.DEFAULT, Profile.VLLM])
+def test_the_charts_gateways_are_generated(brim: Brim, tmp_path: Path, profile: Profile, picker: PickerKind) -> None:
+    """docs/cluster.md has the commands that make them anew."""
+    shipped = ["image_classifier", "text_embedding", "text_generation"]
+    names = [one.name for one in find_services(ROOT / "services", shipped) if profile in profiles_of(one)]
+    if profile is Profile.DEFAULT:
+        names = shipped
+    place = tmp_path / "made.json"
+    at = "127.0.0.1:9002" if picker is PickerKind.BRIM else "picker:9002"
+    said = ("--replicas", "/replicas", "--profile", profile, "--picker", picker, "--picker-at", at, "--out", place)
+    assert brim("gateway", *names, *said).code == 0
+    assert (CHART / "files" / f"envoy-{profile}-{picker}.json").read_text() == place.read_text()
+
+
+def test_the_picker_takes_what_it_is_given(brim: Brim) -> None:
+    picker = named(render(*VALUES["token model"]), "picker")
+    command, *_ = (one for one in picker["command"] if one != "brim")
+    known = brim(command, "--help").out
+    assert picker["args"]
+    for given in picker["args"]:
+        assert f"{given.partition('=')[0]} " in known
 
 
 def test_a_replica_stops_in_order(rendered: list[dict[str, Any]]) -> None:
@@ -238,6 +252,7 @@ def test_a_replica_stops_in_order(rendered: list[dict[str, Any]]) -> None:
             assert stop["sleep"]["seconds"] > 5
             assert spec["terminationGracePeriodSeconds"] > stop["sleep"]["seconds"] + exits
         elif main["name"] == "envoy":
+            # Envoy's files stay as long as it does: what is a sidecar ends after it.
             slept = int(re.findall(r"sleep (\d+)", stop["exec"]["command"][-1])[0])
             assert spec["terminationGracePeriodSeconds"] > slept
 
@@ -353,7 +368,8 @@ def test_wrong_values_are_refused_by_name(given: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("picker.kind=brim",), "asks no picker"),
+        (("picker.kind=brim", "gateway.config=/replicas"), "asks no picker"),
+        (("gateway.config=other",), "does not find its replicas"),
         (("scaling.enabled=true", "monitoring.enabled=false"), "needs monitoring.enabled"),
         (("scaling.enabled=true", "scaling.minReplicas=9"), "scaling.minReplicas is 9, above"),
     ],

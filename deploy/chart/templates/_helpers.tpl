@@ -57,13 +57,11 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{- /* The gateway's configuration, with the replicas' names in the place of the generated one's. */ -}}
+{{- /* The gateway's configuration, with the release's picker in the place of the generated one's. */ -}}
 {{- define "brim.envoy" -}}
-{{- $file := ternary "files/envoy-vllm.json" "files/envoy.json" (eq .Values.profile "vllm") -}}
-{{- $given := .Values.gateway.config | default (.Files.Get $file) -}}
-{{- $given
-  | replace "\"tritonserver\"" (include "brim.triton" . | quote)
-  | replace "\"picker\"" (include "brim.picker" . | quote) -}}
+{{- $kind := ternary "vllm" "default" (eq .Values.profile "vllm") -}}
+{{- $given := .Values.gateway.config | default (.Files.Get (printf "files/envoy-%s-%s.json" $kind .Values.picker.kind)) -}}
+{{- $given | replace "\"address\": \"picker\"" (printf "\"address\": %q" (include "brim.picker" .)) -}}
 {{- end -}}
 
 {{- define "brim.priorityClass" -}}
