@@ -19,10 +19,10 @@ from brim.measure.text.lengths import EXPECTED
 from brim.paths import find_project
 from brim.plan.compare import Case, best, policies
 from brim.plan.limits import GATEWAY_PER_S, SCRAPES_A_RATE, limits_of, sentences
-from brim.plan.rules import RATE_WINDOW_S
 from brim.plan.run import Conditions, factors_of
 from brim.plan.scaled import Scaling
 from brim.plan.scaling import UTILISATION_TARGET, Fleet, thresholds_of
+from brim.plan.series import RATE_WINDOW_S
 from brim.plan.shapes import Shape, shaped
 from brim.plan.sizing import most_replicas, warm_spares
 from brim.plan.spread import ROUND_ROBIN, spread_of
