@@ -43,7 +43,7 @@ bench-overload: env
 	$(BIN)/brim report "$$out" || exit; exit $$status
 
 # Text generation: through the server against the engine alone, short prompts behind long ones, overload, and the simulator
-# against the engine: 20 minutes at most.
+# against the engine: 25 minutes at most.
 bench-text: env
 	@$(BIN)/brim export text_generation >&2
 	@status=0; for benchmark in generation generation-simulation; do \
