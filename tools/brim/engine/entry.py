@@ -57,7 +57,12 @@ class Entry:
     @property
     def engine_tokens(self) -> tuple[int, ...]:
         """Tokens of ``sequence`` so far, as far as they were told."""
-        return (*self.request.tokens, *(self.text if self.replay is None else self.text[: self.replay]))
+        return (*self.request.tokens, *self.engine_text)
+
+    @property
+    def engine_text(self) -> list[int]:
+        """Those of them that are text."""
+        return self.text if self.replay is None else self.text[: self.replay]
 
     @property
     def may_be_shed(self) -> bool:

@@ -40,7 +40,7 @@ class _Sequence:
     ages: list[int] = field(default_factory=list)
     """Of its blocks; smaller is older."""
     hashes: list[int] = field(default_factory=list)
-    takes: set[tuple[int, ...]] = field(default_factory=set)
+    takes: int | None = None
     cut: bool = False
 
     @property
@@ -50,6 +50,11 @@ class _Sequence:
     @property
     def text_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
+
+
+def _tail_key(before: int, tokens: Sequence[int]) -> int:
+    """Of a partly filled block, by the full blocks before it and what is in it."""
+    return hash(("tail", before, *tokens))
 
 
 class OutOfBlocks(Exception):
@@ -243,20 +248,22 @@ class FakeEngine:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(sequence.hashes, computed, strict=False)))
 
     def _take_tail(self, sequence: _Sequence) -> None:
-        """Find the partly filled blocks with which the prompt goes on; an engine would take one of them over."""
-        size, tokens = self._limits.block_tokens, tuple(sequence.tokens)
+        """Take over the partly filled block with which the prompt goes on behind its cached blocks, if there is one."""
+        size, tokens, full = self._limits.block_tokens, sequence.tokens, len(sequence.ages)
         others = [other for other in self._sequences.values() if other is not sequence]
-        decoding = {tuple(other.tokens[: other.done]) for other in others if other.prefilled}
-        for full in range(len(sequence.hashes) + 1):
-            for end in range(full * size + 1, min((full + 1) * size, len(tokens))):
-                if hash(("tail", tokens[:end])) in self._cache or tokens[:end] in decoding:
-                    sequence.takes.add(tokens[:end])
+        before = sequence.hashes[full - 1] if full else 0
+        for end in range(full * size + 1, min((full + 1) * size, len(tokens))):
+            key = _tail_key(before, tokens[full * size : end])
+            at_end = (other for other in others if other.prefilled and other.done == end)
+            if key in self._cache or any(other.tokens[:end] == tokens[:end] for other in at_end):
+                sequence.takes = key
+                break
         for other in others:
             until = blocks_for(other.done, size) * size
             half_filled = other.cut and not other.prefilled and other.done < until <= len(tokens)
-            if half_filled and tokens[:until] == tuple(other.tokens[:until]):
+            if half_filled and tokens[:until] == other.tokens[:until]:
                 raise MixedTexts(f"{len(tokens)} tokens begin with a block that is half filled")
-            if not other.prefilled and sequence.takes & other.takes:
+            if not other.prefilled and sequence.takes is not None and sequence.takes == other.takes:
                 raise MixedTexts("two sequences go on behind one partly filled block")
 
     def _finish(self, ids: int, sequence: _Sequence) -> None:
@@ -271,7 +278,7 @@ class FakeEngine:
         known = sequence.tokens[: sequence.done]
         blocks = block_hashes(known, self._limits.block_tokens)
         if len(known) % self._limits.block_tokens:
-            blocks.append(hash(("tail", tuple(known))))
+            blocks.append(_tail_key(blocks[-1] if blocks else 0, known[len(blocks) * self._limits.block_tokens :]))
         for block, age in zip(blocks, sequence.ages, strict=True):
             self._cache[block] = max(age, self._cache.get(block, age))
             heappush(self._oldest, (self._cache[block], block))

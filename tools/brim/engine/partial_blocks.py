@@ -18,6 +18,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+Decoding = tuple[Sequence[int], Sequence[int]]
+"""The prompt of a decoding sequence, and its text: one token at least, the last of which is not run yet."""
 Tail = tuple[int, tuple[int, ...]]
 """A partly filled last block: the hash of the full blocks before it (0 for none), and the tokens in it."""
 
@@ -55,13 +57,13 @@ class PartialBlocks:
         """Tails that are known."""
         return len(self._tails)
 
-    def may_begin(self, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Sequence[int]]) -> bool:
+    def may_begin(self, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Decoding]) -> bool:
         """Whether a sequence may be added for the next step.
 
         Args:
             tokens: all that it would be added with.
             hashes: of their full blocks, as ``block_hashes`` makes them.
-            decoding: the tokens of every decoding sequence, prompt and text.
+            decoding: every decoding sequence.
         """
         if not self._unsettled:
             return True
@@ -71,9 +73,7 @@ class PartialBlocks:
         tails = self._taken(tokens, hashes, decoding)
         return not any(tails & other.tails for other in self._unsettled.values())
 
-    def begins(
-        self, sequence: int, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Sequence[int]]
-    ) -> None:
+    def begins(self, sequence: int, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Decoding]) -> None:
         """A sequence has been added. Arguments as for ``may_begin``."""
         if not self._most:
             return
@@ -114,9 +114,7 @@ class PartialBlocks:
             if not known:
                 del self._by_blocks[tail[0]]
 
-    def _taken(
-        self, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Sequence[int]]
-    ) -> frozenset[Tail]:
+    def _taken(self, tokens: Sequence[int], hashes: Sequence[int], decoding: Iterable[Decoding]) -> frozenset[Tail]:
         """Tails with which the sequence begins, and which it would write on."""
         size, prompt = self._block_tokens, tuple(tokens)
         found: set[Tail] = set()
@@ -126,9 +124,11 @@ class PartialBlocks:
                 end = start + len(tail[1])
                 if end < len(prompt) and prompt[start:end] == tail[1]:
                     found.add(tail)
-        for other in decoding:
-            end = len(other) - 1
-            full = end // size
-            if end % size and end < len(prompt) and full <= len(hashes) and prompt[:end] == tuple(other[:end]):
+        for own, text in decoding:
+            end = len(own) + len(text) - 1
+            if not end % size or end >= len(prompt):
+                continue
+            if prompt[: len(own)] == tuple(own) and prompt[len(own) : end] == tuple(text[:-1]):
+                full = end // size
                 found.add((hashes[full - 1] if full else 0, prompt[full * size : end]))
         return frozenset(found)

@@ -41,7 +41,7 @@ from brim.engine.entry import Entry, Leaving
 from brim.engine.kv_cache import BlockLedger, PrefixIndex, block_hashes
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request
 from brim.engine.metrics import Metrics
-from brim.engine.partial_blocks import PartialBlocks
+from brim.engine.partial_blocks import Decoding, PartialBlocks
 from brim.engine.room import Room
 from brim.engine.step_log import LoggedStep, StepLog
 from brim.engine.step_time import StepShape, prefill_pairs
@@ -85,7 +85,7 @@ class Scheduler:
         self._counting = Counting(self.metrics, self.step_log, self._limits)
         self._ledger = BlockLedger(self._limits.total_blocks, self._limits.block_tokens)
         self._forget_prefixes()
-        self._decoding_tokens: list[tuple[int, ...]] = []
+        self._decoding: list[Decoding] = []
         self._pace = Pace()
         self._entries: dict[str, Entry] = {}
         self._room = Room(policy, self._limits, self._ledger)
@@ -340,7 +340,7 @@ class Scheduler:
             self._look_up(entry)
         candidates = [e for e in self._room.seated if e.sequence is None] + self._room.waiting
         if candidates and self._limits.prefix_cache:
-            self._decoding_tokens = [e.engine_tokens for e in self._room.seated if e.decoding]
+            self._decoding = [(e.request.tokens, e.engine_text) for e in self._room.seated if e.decoding]
         self._room.find_aged(now_us)
         head_blocked = False
         for entry in sorted(candidates, key=self._room.rank):
@@ -425,7 +425,7 @@ class Scheduler:
                 return 0
         whole = end == len(entry.prompt)
         tokens, hashes = entry.prompt[:end], entry.hashes[: end // self._limits.block_tokens]
-        if not self._partial.may_begin(tokens, hashes, self._decoding_tokens):
+        if not self._partial.may_begin(tokens, hashes, self._decoding):
             return 0
         sampling = entry.request.sampling if whole else PIECE
         if whole and entry.text and entry.replay is None:
@@ -437,7 +437,7 @@ class Scheduler:
             self._let_go(entry)
             yield self._ended(entry, End.FAILED, message=f"the engine did not take the request: {error}")
             return 0
-        self._partial.begins(sequence, tokens, hashes, self._decoding_tokens)
+        self._partial.begins(sequence, tokens, hashes, self._decoding)
         entry.sequence = sequence
         entry.piece_tokens = 0 if whole else end
         self._by_sequence[sequence] = entry
