@@ -159,3 +159,13 @@ def test_the_fake_engine_tells_when_texts_would_mix() -> None:
         cut.add(3, tuple(range(1, 41)), sampling)
     with pytest.raises(MixedTexts, match="in the middle"):
         cut.cancel(2)
+
+
+def test_a_fake_engine_that_is_asked_the_same_for_ever_keeps_no_list_of_it() -> None:
+    engine = FakeEngine(LIMITS)
+    sampling = Sampling(max_tokens=1, temperature=0, ignore_eos=True)
+    for number in range(400):
+        engine.add(number, tuple(range(1, 20)), sampling)
+        engine.step()
+    assert len(engine._cache) == 5
+    assert len(engine._oldest) <= 5 * LIMITS.total_blocks

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import takewhile
 
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
@@ -27,6 +27,8 @@ from brim.engine.step_time import StepShape, prefill_pairs
 
 EOS = 0
 """The token that ends a text."""
+STALE_SHARE = 4
+"""Places for ages, over blocks: of a block that was handed out again the earlier ones stay until they are the oldest."""
 TOKENS_PER_EOS = 97
 """One next token in so many is ``EOS``."""
 
@@ -284,6 +286,9 @@ class FakeEngine:
             heappush(self._oldest, (self._cache[block], block))
 
     def _evict(self) -> None:
+        if len(self._oldest) > STALE_SHARE * max(self._limits.total_blocks, len(self._cache)):
+            self._oldest = [(age, block) for block, age in self._cache.items()]
+            heapify(self._oldest)
         while len(self._cache) > max(0, self._limits.total_blocks - self.used_blocks()):
             age, block = heappop(self._oldest)
             if self._cache.get(block) == age:

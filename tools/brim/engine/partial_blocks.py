@@ -8,7 +8,8 @@ them. While it runs a prompt it never copies such a block (``_schedule_prompt_ph
   words of one show in the other. Tried on 2026.4.1: wrong in 18 of 18 pairs, and right in all of them a step apart.
 - A prompt that the engine itself cuts in the middle of a block leaves that block findable as if it were full.
 
-A block that is full, or whose owner decodes, is shared without harm. So it is enough that nobody begins beside an unsettled
+A block that is full, or whose owner decodes, is shared without harm, and so is a tail by prompts that end with it: they write
+what is there, and copy when they decode. So it is enough that nobody begins beside an unsettled
 sequence, one that has been added and whose prompt has not been run to its end, with which it would share such a block.
 """
 

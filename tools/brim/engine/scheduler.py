@@ -30,7 +30,7 @@ step between them without, so that a refusal does not wait for a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -85,7 +85,6 @@ class Scheduler:
         self._counting = Counting(self.metrics, self.step_log, self._limits)
         self._ledger = BlockLedger(self._limits.total_blocks, self._limits.block_tokens)
         self._forget_prefixes()
-        self._decoding: list[Decoding] = []
         self._pace = Pace()
         self._entries: dict[str, Entry] = {}
         self._room = Room(policy, self._limits, self._ledger)
@@ -339,8 +338,7 @@ class Scheduler:
         for entry in self._room.waiting:
             self._look_up(entry)
         candidates = [e for e in self._room.seated if e.sequence is None] + self._room.waiting
-        if candidates and self._limits.prefix_cache:
-            self._decoding = [(e.request.tokens, e.engine_text) for e in self._room.seated if e.decoding]
+        decoding = [(e.request.tokens, e.engine_text) for e in self._room.seated if e.decoding]
         self._room.find_aged(now_us)
         head_blocked = False
         for entry in sorted(candidates, key=self._room.rank):
@@ -351,7 +349,7 @@ class Scheduler:
             if entry.seated_us is None and (head_blocked or not self._seat(entry, now_us)):
                 head_blocked = head_blocked or entry.number in self._room.aged
                 continue
-            budget -= yield from self._prefill(entry, budget - kept)
+            budget -= yield from self._prefill(entry, budget - kept, decoding)
 
     def _engine_backlog(self, entry: Entry) -> int:
         """Prompt tokens of a sequence that the engine did not finish in the step that it was meant for."""
@@ -410,7 +408,7 @@ class Scheduler:
         self._room.waiting.append(entry)
         self._counting.preempted()
 
-    def _prefill(self, entry: Entry, budget: int) -> Generator[Ended, None, int]:
+    def _prefill(self, entry: Entry, budget: int, decoding: Sequence[Decoding]) -> Generator[Ended, None, int]:
         """Give the engine the rest of a prompt, or a piece of it.
 
         Returns:
@@ -425,7 +423,7 @@ class Scheduler:
                 return 0
         whole = end == len(entry.prompt)
         tokens, hashes = entry.prompt[:end], entry.hashes[: end // self._limits.block_tokens]
-        if not self._partial.may_begin(tokens, hashes, self._decoding):
+        if not self._partial.may_begin(tokens, hashes, decoding):
             return 0
         sampling = entry.request.sampling if whole else PIECE
         if whole and entry.text and entry.replay is None:
@@ -437,7 +435,7 @@ class Scheduler:
             self._let_go(entry)
             yield self._ended(entry, End.FAILED, message=f"the engine did not take the request: {error}")
             return 0
-        self._partial.begins(sequence, tokens, hashes, self._decoding)
+        self._partial.begins(sequence, tokens, hashes, decoding)
         entry.sequence = sequence
         entry.piece_tokens = 0 if whole else end
         self._by_sequence[sequence] = entry
