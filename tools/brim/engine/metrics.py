@@ -293,16 +293,16 @@ class Metrics:
             return self._histograms[family].percentile(percent)
 
     def changes(self) -> list[Change]:
-        """What to publish: counters and histograms that moved since the last call, and every gauge. The first call has all."""
+        """What to publish: what moved since the last call; each costs a message to the server. The first call has all but histograms."""
         with self._lock:
             changes: list[Change] = []
             for key, value in self._values.items():
                 family, label = key
-                if family.kind is Kind.GAUGE:
-                    changes.append(Change(family, label, value))
-                elif key not in self._published or value != self._published[key]:
-                    changes.append(Change(family, label, value - self._published.get(key, 0.0)))
-                    self._published[key] = value
+                if key in self._published and value == self._published[key]:
+                    continue
+                amount = value if family.kind is Kind.GAUGE else value - self._published.get(key, 0.0)
+                changes.append(Change(family, label, amount))
+                self._published[key] = value
             for family, pending in self._pending.items():
                 if pending:
                     changes.append(Change(family, observed=tuple(pending)))
