@@ -131,11 +131,8 @@ KV_USAGE = _gauge(
 TTFT = _histogram(
     "brim_llm_time_to_first_token_seconds", "From submission to the first token.", "vllm:time_to_first_token_seconds"
 )
-ITL = _histogram(
-    "brim_llm_inter_token_latency_seconds",
-    "Between two productions of one request.",
-    "vllm:inter_token_latency_seconds",
-)
+# Under one name: every token is an observation, each a message to the server, and no router asks for it.
+ITL = _histogram("brim_llm_inter_token_latency_seconds", "Between two productions of one request.")
 TPOT = _histogram(
     "brim_llm_time_per_output_token_seconds",
     "Mean gap between the tokens of one request, one value a request.",
