@@ -41,7 +41,10 @@ def test_the_host_reads_what_the_generator_writes(story: Service) -> None:
     assert (settings.context_tokens, settings.kv_blocks, settings.chunk_tokens) == (2048, 100, 128)
     assert (settings.precision, settings.threads) == ("bf16", 3)
     assert (settings.policy.max_sequences, settings.policy.max_waiting) == (16, 10)
-    assert settings.policy.longest_wait_us == {RequestClass.INTERACTIVE: 1_500_000, RequestClass.BATCH: 90_000_000}
+    assert settings.policy.first_token_within_us == {
+        RequestClass.INTERACTIVE: 1_500_000,
+        RequestClass.BATCH: 90_000_000,
+    }
     assert settings.policy.batch_kept_share == 0.25
     assert settings.class_of(4) == (RequestClass.BATCH, 90_000_000)
     assert settings.class_of(1) == (RequestClass.INTERACTIVE, 20_000_000)

@@ -52,7 +52,7 @@ def any_policy(chance: Random, limits: EngineLimits) -> Policy:
             INTERACTIVE: chance.choice([0, 20, 10_000]) * STEP_US,
             BATCH: chance.choice([0, 50, 10_000]) * STEP_US,
         },
-        longest_wait_us=chance.choice([{}, {BATCH: 30 * STEP_US}, {INTERACTIVE: 0}]),
+        first_token_within_us=chance.choice([{}, {BATCH: 30 * STEP_US}, {INTERACTIVE: 0}]),
         preempts=chance.random() < 0.8,
         max_preemptions=chance.randint(0, 3),
         batch_kept_share=chance.choice([1.0, 1.0, 0.5, 0.2]),
@@ -219,7 +219,7 @@ def test_counts_agree_with_what_was_told(chance: Random) -> None:
 @given(seeds)
 def test_a_cancelled_request_holds_nothing_two_steps_later(chance: Random) -> None:
     limits = any_limits(chance)
-    world = World(limits, replace(any_policy(chance, limits), longest_wait_us={}))
+    world = World(limits, replace(any_policy(chance, limits), first_token_within_us={}))
     traffic(chance, world, leavers=False)
     in_a_step = chance.random() < 0.5
     if in_a_step:
@@ -374,7 +374,7 @@ def test_a_minute_at_five_times_what_can_be_served() -> None:
     chance = Random(5)
     slo_us, last_us, second_us = 1_000_000, 60_000_000, 1_000_000
     limits = EngineLimits(24, 16, 64, 256, 1000)
-    policy = Policy(max_sequences=4, max_waiting=16, max_waiting_batch=8, longest_wait_us={INTERACTIVE: slo_us})
+    policy = Policy(max_sequences=4, max_waiting=16, max_waiting_batch=8, first_token_within_us={INTERACTIVE: slo_us})
     world = World(limits, policy, step_us=20_000)
     arrived_us: dict[str, int] = {}
     ttfts_us: dict[str, int] = {}

@@ -8,7 +8,7 @@ from brim.bench.generation import Effort, generation
 from brim.paths import Project
 from brim.service.load import find_service
 
-EFFORT = Effort(rounds=1, streams=4, tokens=8, long_words=300, capacity_s=1, overload_s=3, slices=1)
+EFFORT = Effort(rounds=1, streams=4, tokens=8, long_words=300, capacity_s=1, overload_s=3)
 
 
 def test_every_part_is_measured_and_every_request_accounted_for(exported_text: Project, tmp_path: Path) -> None:

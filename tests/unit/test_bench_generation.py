@@ -14,7 +14,6 @@ from brim.measure.text.stream import LEFT, Heard
 from brim.units import US_PER_S
 
 QUIET = Conditions("cpu", 2, 0.1, 0.2, 0.0, {})
-SLICES = 6
 WALL_US = 60 * US_PER_S
 SLO_US = 2 * US_PER_S
 
@@ -41,7 +40,7 @@ GOOD = load(complete(300_000), refused("room_full", 12_000))
 
 
 def verdicts(found: Overload, conditions: Conditions = QUIET) -> dict[str, Verdict]:
-    return {one.target.ratio: one.verdict for one in judge_overload(found, SLO_US, SLICES, conditions)}
+    return {one.target.ratio: one.verdict for one in judge_overload(found, SLO_US, conditions)}
 
 
 def test_what_it_should_be_is_met() -> None:
@@ -77,9 +76,13 @@ def test_a_busy_machine_excuses_what_is_slow_and_not_what_is_wrong() -> None:
     assert busy["overload: KV blocks not free a second later"] is Verdict.MISSED
 
 
-def test_requests_fall_into_the_slice_in_which_they_were_due() -> None:
-    assert [len(part) for part in GOOD.slices(BATCH, SLICES)] == [10] * SLICES
-    assert sum(map(len, replace(GOOD, sent=[Sent(BATCH, WALL_US, complete(1))]).slices(BATCH, SLICES))) == 1
+def test_one_late_text_of_a_hundred_is_within_a_p99_and_two_are_not() -> None:
+    def late(count: int) -> Overload:
+        heard = [complete(3 * US_PER_S if number < count else 300_000) for number in range(100)]
+        return replace(GOOD, sent=[Sent(INTERACTIVE, 0, one) for one in heard])
+
+    name = "overload: interactive TTFT p99 / objective"
+    assert [verdicts(late(count))[name] for count in (1, 2)] == [Verdict.MET, Verdict.MISSED]
 
 
 def test_who_waited_before_it_was_refused_is_no_refusal_at_once() -> None:

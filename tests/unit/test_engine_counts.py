@@ -103,7 +103,7 @@ def test_routers_find_what_they_look_for() -> None:
         assert ("nv_trt_llm_kv_cache_block_metrics", (("kv_cache_block_type", value),)) in found
 
 
-def test_changes_are_told_once_and_gauges_always() -> None:
+def test_changes_are_told_once_and_a_gauge_that_stands_still_costs_nothing() -> None:
     metrics = Metrics()
     first = {(change.family, change.label): change.amount for change in metrics.changes()}
     assert first[m.REFUSALS, "room_full"] == 0 and first[m.STEPS, ""] == 0
@@ -118,9 +118,13 @@ def test_changes_are_told_once_and_gauges_always() -> None:
         (m.REFUSALS, "shed"): 1,
     }
     assert [(c.family, c.observed) for c in moved if c.observed] == [(m.ITL, (0.0015, 0.0025))]
-    again = metrics.changes()
-    assert all(change.family.kind is Kind.GAUGE for change in again)
-    assert next(change.amount for change in again if change.family is m.RUNNING) == 3
+    assert [(c.family, c.amount) for c in moved if c.family.kind is Kind.GAUGE] == [(m.RUNNING, 3)]
+    assert metrics.changes() == []
+    metrics.set({m.RUNNING: 3, m.WAITING: 1})
+    metrics.set({m.WAITING: 0})
+    assert metrics.changes() == []
+    metrics.set({m.RUNNING: 2})
+    assert [(c.family, c.amount) for c in metrics.changes()] == [(m.RUNNING, 2)]
 
 
 def test_what_nobody_publishes_is_bounded() -> None:

@@ -365,6 +365,21 @@ def test_who_leaves_during_a_step_is_told_before_it_ends(bench: MakeBench, monke
     one.engine.gate.release(1000)
 
 
+@pytest.mark.parametrize(
+    ("again_us", "least", "most"), [(3600 * 10**6, 1, 1), (0, 25, 10**6)], ids=["rarely", "always"]
+)
+def test_nobody_is_asked_more_often_than_is_of_use(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, again_us: int, least: int, most: int
+) -> None:
+    monkeypatch.setattr(host, "ASK_AGAIN_US", again_us)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 7200 * 10**9)
+    one = bench()
+    asked: list[int] = []
+    monkeypatch.setattr(Listener, "gone", lambda self: bool(asked.append(1)))
+    assert one.ask(tokens=30).wait().end is End.LENGTH
+    assert least <= len(asked) <= most
+
+
 def test_closing_ends_what_runs(bench: MakeBench) -> None:
     one = bench()
     one.engine.gate = threading.Semaphore(0)

@@ -9,7 +9,7 @@ from itertools import takewhile
 import pytest
 
 from brim.engine import metrics as m
-from brim.engine.admission import SPARED_FOR_US, Pace, Policy
+from brim.engine.admission import SPARED_FOR_US, Pace, Policy, longest_wait_us
 from brim.engine.engine import EngineLimits, Finish, Produced, Sampling, Step
 from brim.engine.fake import FakeEngine
 from brim.engine.lifecycle import Delta, End, Ended, Event, Reason, Request, RequestClass
@@ -226,18 +226,26 @@ def test_a_deadline_that_passes_ends_who_waits_and_who_runs() -> None:
     assert bench.engine.used_blocks() == bench.metrics.value(m.BLOCKS_PROMISED) == 0
 
 
-def test_who_waits_longer_than_its_class_may_is_refused() -> None:
-    bench = Bench(Policy(max_sequences=1, longest_wait_us={INTERACTIVE: 4 * MS}))
+def test_who_cannot_have_a_first_token_in_the_time_of_its_class_is_refused() -> None:
+    """Four steps of a millisecond, one of which is its own prefill."""
+    bench = Bench(Policy(max_sequences=1, first_token_within_us={INTERACTIVE: 4 * MS}))
     bench.submit("runs", tokens=50)
     bench.steps(1)
     bench.submit("waits")
     bench.submit("batch", kind=BATCH)
     assert ends(bench.steps(4)) == []
-    assert ends(bench.steps(2)) == [("waits", End.REFUSED, Reason.DEADLINE)]
+    assert ends(bench.steps(1)) == [("waits", End.REFUSED, Reason.DEADLINE)]
+
+
+@pytest.mark.parametrize(
+    ("prefill_ms", "longest_ms"), [(0, 2_000), (300, 1_700), (1_000, 1_000), (5_300, 1_000), (90_000, 1_000)]
+)
+def test_a_prefill_takes_its_part_of_the_time_and_half_at_most(prefill_ms: int, longest_ms: int) -> None:
+    assert longest_wait_us(2_000 * MS, prefill_ms * MS) == longest_ms * MS
 
 
 def test_a_slow_step_is_no_reason_to_refuse_whom_a_seat_is_free_for() -> None:
-    bench = Bench(Policy(max_sequences=2, longest_wait_us={INTERACTIVE: 2 * MS}))
+    bench = Bench(Policy(max_sequences=2, first_token_within_us={INTERACTIVE: 2 * MS}))
     bench.submit("a", tokens=8)
     bench.steps(1)
     bench.submit("b", tokens=2)
@@ -247,7 +255,7 @@ def test_a_slow_step_is_no_reason_to_refuse_whom_a_seat_is_free_for() -> None:
 
 def test_nobody_is_refused_on_a_guess() -> None:
     """Before any request has ended, how long a seat is held is not known."""
-    bench = Bench(Policy(max_sequences=1, longest_wait_us={INTERACTIVE: 0}))
+    bench = Bench(Policy(max_sequences=1, first_token_within_us={INTERACTIVE: 0}))
     assert bench.submit("a") == bench.submit("b") == []
 
 
@@ -657,7 +665,7 @@ def test_the_log_shows_two_texts_together_and_a_third_in_the_freed_seat() -> Non
         (Policy(max_sequences=4, ageing_us={INTERACTIVE: 1}), "ageing_us lacks"),
         (Policy(max_sequences=4, spare_seats=4), "spare_seats is 4; of 4 seats"),
         (Policy(max_sequences=4, spare_seats=-1), "spare_seats is -1"),
-        (Policy(max_sequences=4, longest_wait_us={BATCH: -1}), "longest_wait_us of batch is -1"),
+        (Policy(max_sequences=4, first_token_within_us={BATCH: -1}), "first_token_within_us of batch is -1"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused(policy: Policy, words: str) -> None:

@@ -80,13 +80,6 @@ class Overload:
         """The requests of a class."""
         return [one for one in self.sent if one.kind == kind]
 
-    def slices(self, kind: str, count: int) -> list[list[Sent]]:
-        """Those of a class, cut by when they were due."""
-        parts: list[list[Sent]] = [[] for _ in range(count)]
-        for one in self.of(kind):
-            parts[min(count - 1, one.due_us * count // self.duration_us)].append(one)
-        return parts
-
     @property
     def cut(self) -> list[Sent]:
         """Texts that had begun, and did not come to their end."""

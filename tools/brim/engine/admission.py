@@ -32,8 +32,8 @@ class Policy:
             coming, 0 to 1.
         ageing_us: after waiting so long, by class, a request goes before every younger one of any class; a batch request
             then keeps its seat, and so only as far as ``batch_kept_share`` goes.
-        longest_wait_us: a request that waits, or would wait, longer for its seat is refused, by class; a class left out is
-            not bounded.
+        first_token_within_us: a request whose wait for a seat leaves its prefill no time to be done within so long is refused,
+            by class; a class left out is not bounded. See ``longest_wait_us``.
         spare_seats: seats that batch requests leave free while interactive ones come, so that these begin in the very next
             step. Without them each has to preempt first, which costs both a step and the batch request a prefill.
         preempts: whether running batch requests make room for interactive ones.
@@ -50,7 +50,7 @@ class Policy:
     ageing_us: dict[RequestClass, int] = field(
         default_factory=lambda: {INTERACTIVE: 2 * US_PER_S, BATCH: 30 * US_PER_S}, hash=False
     )
-    longest_wait_us: dict[RequestClass, int] = field(default_factory=dict, hash=False)
+    first_token_within_us: dict[RequestClass, int] = field(default_factory=dict, hash=False)
     spare_seats: int = 0
     preempts: bool = True
     max_preemptions: int = 2
@@ -105,7 +105,7 @@ class Policy:
                 f"max_sequences is {self.max_sequences}; a step of {limits.step_tokens} tokens with blocks of "
                 f"{limits.block_tokens} leaves room for a prefill beside at most {most}"
             )
-        for name in ("ageing_us", "longest_wait_us"):
+        for name in ("ageing_us", "first_token_within_us"):
             for kind, value_us in getattr(self, name).items():
                 if value_us < 0:
                     yield f"{name} of {kind.name.lower()} is {value_us}; 0 or more is expected"
@@ -167,8 +167,21 @@ def _smoothed(mean: float | None, value: float) -> float:
     return value if mean is None else mean + SMOOTHING * (value - mean)
 
 
+def longest_wait_us(first_token_within_us: float, prefill_us: float) -> float:
+    """How long a request may wait for its seat: what its own prefill leaves, but half of the time in any case.
+
+    A prompt that takes longer by itself is late however soon it begins, and is let in all the same.
+    """
+    return max(first_token_within_us - prefill_us, first_token_within_us / 2)
+
+
 def too_late(
-    request: Request, now_us: int, waited_us: float, first_token_us: float, longest_wait_us: int | None
+    request: Request,
+    now_us: int,
+    waited_us: float,
+    prefill_us: float,
+    first_token_us: float,
+    first_token_within_us: int | None,
 ) -> str | None:
     """What to tell a caller whose request cannot begin in time; None when it can.
 
@@ -176,14 +189,18 @@ def too_late(
         request: whose.
         now_us: on the scheduler's clock.
         waited_us: time for which it has waited and is expected to wait for a seat, together.
+        prefill_us: expected time of its own prefill.
         first_token_us: expected time from now to its first token.
-        longest_wait_us: of its class; None without a bound.
+        first_token_within_us: of its class; None without a bound.
     """
-    if longest_wait_us is not None and waited_us > longest_wait_us:
-        return (
-            f"a seat would take {us_to_ms(waited_us):.0f} ms; requests of the class {request.kind.name.lower()} "
-            f"wait at most {us_to_ms(longest_wait_us):.0f} ms (longest_wait)"
-        )
+    if first_token_within_us is not None:
+        most_us = longest_wait_us(first_token_within_us, prefill_us)
+        if waited_us > most_us:
+            return (
+                f"a seat would take {us_to_ms(waited_us):.0f} ms, and this request may wait {us_to_ms(most_us):.0f} ms: "
+                f"the class {request.kind.name.lower()} has its first token within "
+                f"{us_to_ms(first_token_within_us):.0f} ms or is refused"
+            )
     if request.deadline_us is not None and now_us + first_token_us > request.deadline_us:
         left_ms = us_to_ms(max(0, request.deadline_us - now_us))
         return (

@@ -35,6 +35,9 @@ END_WAIT_S = 30.0
 """Longest wait for the threads when the host closes: a step or a delivery under way is finished first."""
 LOOK_EVERY_S = 1.0
 """How often the delivery thread looks who has gone, and what is to be published, while no step brings news."""
+ASK_AGAIN_US = 100_000
+"""A caller is asked after a step whether it has gone, and not more often than this: each answer is a message to the server and
+one back, which beside small models' short steps would take longer than the steps."""
 RESTARTS, RESTARTS_WITHIN_S = 5, 600.0
 _LOST = "the engine was lost, and another one is being started; try again in some seconds"
 _DOWN = "the engine was lost and could not be started again; the server's log tells why, and loading the model anew is what is left"
@@ -79,6 +82,8 @@ class _Call:
     tokens: int = 0
     """Output tokens since the last piece."""
     canary: bool = False
+    asked_us: int = 0
+    """When it was last looked whether the caller has gone, on a clock that never goes back."""
 
 
 class Host:
@@ -323,9 +328,11 @@ class Host:
                 self._cancel(call)
 
     def _drop_the_gone(self) -> None:
+        now_us = time.monotonic_ns() // 1_000
         with self._lock:
-            living = list(self._calls.values())
-        for call in living:
+            due = [call for call in self._calls.values() if now_us - call.asked_us >= ASK_AGAIN_US]
+        for call in due:
+            call.asked_us = now_us
             if call.line.gone():
                 self._cancel(call)
 

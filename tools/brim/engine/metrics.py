@@ -131,11 +131,8 @@ KV_USAGE = _gauge(
 TTFT = _histogram(
     "brim_llm_time_to_first_token_seconds", "From submission to the first token.", "vllm:time_to_first_token_seconds"
 )
-ITL = _histogram(
-    "brim_llm_inter_token_latency_seconds",
-    "Between two productions of one request.",
-    "vllm:inter_token_latency_seconds",
-)
+# Under one name: every token is an observation, each a message to the server, and no router asks for it.
+ITL = _histogram("brim_llm_inter_token_latency_seconds", "Between two productions of one request.")
 TPOT = _histogram(
     "brim_llm_time_per_output_token_seconds",
     "Mean gap between the tokens of one request, one value a request.",
@@ -293,16 +290,16 @@ class Metrics:
             return self._histograms[family].percentile(percent)
 
     def changes(self) -> list[Change]:
-        """What to publish: counters and histograms that moved since the last call, and every gauge. The first call has all."""
+        """What to publish: what moved since the last call; each costs a message to the server. The first call has all but histograms."""
         with self._lock:
             changes: list[Change] = []
             for key, value in self._values.items():
                 family, label = key
-                if family.kind is Kind.GAUGE:
-                    changes.append(Change(family, label, value))
-                elif key not in self._published or value != self._published[key]:
-                    changes.append(Change(family, label, value - self._published.get(key, 0.0)))
-                    self._published[key] = value
+                if key in self._published and value == self._published[key]:
+                    continue
+                amount = value if family.kind is Kind.GAUGE else value - self._published.get(key, 0.0)
+                changes.append(Change(family, label, amount))
+                self._published[key] = value
             for family, pending in self._pending.items():
                 if pending:
                     changes.append(Change(family, observed=tuple(pending)))

@@ -263,7 +263,7 @@ class Scheduler:
     # Admission
 
     def _refusal(self, entry: Entry, now_us: int) -> tuple[Reason, str] | None:
-        request, policy = entry.request, self._policy
+        request = entry.request
         if self._draining:
             return Reason.DRAINING, "the server is going down"
         if self._shut is not None:
@@ -277,8 +277,13 @@ class Scheduler:
             named = "max_waiting" if self._room.is_full(INTERACTIVE) else "max_waiting_batch"
             return Reason.ROOM_FULL, f"every seat is taken, and so is every place to wait for one ({named})"
         wait_us, first_us = self._expectation(entry, now_us)
-        late = too_late(request, now_us, wait_us, first_us, policy.longest_wait_us.get(request.kind))
+        late = self._too_late(entry, now_us, wait_us, first_us)
         return None if late is None else (Reason.DEADLINE, late)
+
+    def _too_late(self, entry: Entry, now_us: int, waited_us: float, first_token_us: float) -> str | None:
+        within_us = self._policy.first_token_within_us.get(entry.request.kind)
+        prefill_us = self._pace.prefill_us(entry.remaining_tokens, self._chunk_tokens(0))
+        return too_late(entry.request, now_us, waited_us, prefill_us, first_token_us, within_us)
 
     def _expectation(self, entry: Entry, now_us: int) -> tuple[float, float]:
         """Expected time to a newcomer's seat, and to its first token."""
@@ -312,13 +317,10 @@ class Scheduler:
     def _overdue(self, now_us: int) -> Iterator[Ended]:
         """Ends of those who have waited too long, and have no seat now either."""
         for entry in [e for e in self._room.waiting if not e.began]:
-            request = entry.request
-            late = too_late(
-                request, now_us, now_us - entry.arrived_us, 0, self._policy.longest_wait_us.get(request.kind)
-            )
+            late = self._too_late(entry, now_us, now_us - entry.arrived_us, 0)
             if late is not None:
                 self._room.waiting.remove(entry)
-                del self._entries[request.id]
+                del self._entries[entry.request.id]
                 yield self._refused(entry, Reason.DEADLINE, late)
 
     # The plan of a step

@@ -69,13 +69,13 @@ class Settings(_Part):
             max_sequences=self.max_sequences,
             max_waiting=self.max_waiting,
             max_waiting_batch=self.max_waiting // 2,
-            longest_wait_us=self._longest_wait_us(),
+            first_token_within_us=self._first_token_within_us(),
             batch_kept_share=self.batch_kept_share,
             spare_seats=self.max_sequences // SEATS_A_SPARE if len(self.classes) > 1 else 0,
         )
 
-    def _longest_wait_us(self) -> dict[RequestClass, int]:
-        """Whoever has waited as long as its first token may take cannot be in time; a class that may wait, its deadline long.
+    def _first_token_within_us(self) -> dict[RequestClass, int]:
+        """Of the first class, as the objective says; of a class that may wait, its deadline.
 
         Classes after the first are one to the scheduler: the longest of their deadlines, and no bound where one has none.
         """
