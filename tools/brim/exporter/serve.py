@@ -70,7 +70,9 @@ class Exporter:
         assert self._session is not None
         began_s = time.monotonic()
         server, gateway = await asyncio.gather(
-            self._asked(Source.TRITON, ask_server(self._session, self.sources.server)),
+            self._asked(Source.TRITON, ask_server(self._session, self.sources.server))
+            if self.sources.server is not None
+            else _nothing(),
             self._asked(Source.GATEWAY, ask_gateway(self._session, self.sources))
             if self.sources.has_gateway
             else _nothing(),

@@ -34,12 +34,12 @@ class Sources:
     """Whom to ask, ``host:port`` each.
 
     Attributes:
-        server: tritonserver's HTTP port.
+        server: tritonserver's HTTP port; None where another exporter asks it.
         gateway_admin: Envoy's own pages; None where they are out of reach.
         gateway_metrics: in their place, its page for Prometheus, which does not tell its bounds.
     """
 
-    server: str
+    server: str | None = None
     gateway_admin: str | None = None
     gateway_metrics: str | None = None
 

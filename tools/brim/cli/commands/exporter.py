@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def exporter(
-    server: Annotated[str, typer.Option(help="host:port of tritonserver's HTTP side.")],
+    server: Annotated[
+        str | None, typer.Option(help="host:port of tritonserver's HTTP side; left out beside a gateway that stands alone.")
+    ] = None,
     gateway_admin: Annotated[
         str | None, typer.Option(help="host:port of Envoy's own pages; of one exporter only, where several look at it.")
     ] = None,
@@ -44,6 +46,8 @@ def exporter(
         for flag, value in given.items()
         if value is not None and not HOST_AND_PORT.fullmatch(value)
     ]
+    if not any(given.values()):
+        faults.append("there is nobody to ask: give --server, --gateway-admin or --gateway-metrics")
     if gateway_admin is not None and gateway_metrics is not None:
         faults.append("--gateway-admin and --gateway-metrics are the same gateway: give one of them")
     if faults:

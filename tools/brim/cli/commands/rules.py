@@ -28,7 +28,7 @@ PLACES = {
     "deploy/chart/files/scaling-vllm.yml": Profile.VLLM,
 }
 """The committed files: for a Prometheus of one's own, and those of the chart, which can read only what it holds."""
-SERVICE_PLACE = "monitoring/rules/service.yml"
+SERVICE_PLACES = ("monitoring/rules/service.yml", "deploy/chart/files/service.yml")
 """Of the rules for people, which need `brim exporter` beside each server."""
 
 
@@ -73,7 +73,7 @@ def rules(
     texts = {
         place: rules_text(_of(services, fleet, of_profile), SCALING_MODULES) for place, of_profile in PLACES.items()
     }
-    texts[SERVICE_PLACE] = rules_text(service_rules(services), MODULES)
+    texts |= {place: rules_text(service_rules(services), MODULES) for place in SERVICE_PLACES}
     differing = [place for place, text in texts.items() if _content(project.root / place) != text]
     if write:
         for place in differing:
