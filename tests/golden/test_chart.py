@@ -16,13 +16,12 @@ from brim import __version__
 from brim.cli.commands.gateway import PickerKind
 from brim.config.generate import Profile, models_of, profiles_of
 from brim.config.generation import MOUNTED_AT
-from brim.errors import MissingTool
+from brim.dashboards.files import texts
 from brim.gateway.clusters import OTHERS
 from brim.gateway.envoy import validate as envoy_says
 from brim.gateway.replica_files import ReplicaFiles
-from brim.paths import Project
 from brim.plan import series
-from brim.plan.promtool import check, find_promtool, run_tests
+from brim.plan.promtool import check, run_tests
 from brim.plan.scaling import Fleet
 from brim.server.container import CLUSTER_RELEASE, IMAGE, INSIDE, container_command
 from brim.server.endpoint import LOOPBACK
@@ -276,16 +275,21 @@ def test_each_replica_has_its_gpu(rendered: list[dict[str, Any]]) -> None:
     assert named(rendered, "tritonserver")["resources"]["limits"]["nvidia.com/gpu"] == 1
 
 
+def rules_of(resources: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return next(one["spec"] for name, one in of_kind(resources, "PrometheusRule").items() if name.endswith(f"-{kind}"))
+
+
 def test_scaling_goes_by_a_rule_that_is_there(rendered: list[dict[str, Any]]) -> None:
-    (rule,) = of_kind(rendered, "PrometheusRule").values()
-    recorded = all_rules(rule["spec"])
+    recorded = all_rules(rules_of(rendered, "scaling"))
     jobs = {
         end["relabelings"][0]["replacement"]
         for monitor in of_kind(rendered, "ServiceMonitor").values()
         for end in monitor["spec"]["endpoints"]
     }
+    for one in all_rules(rules_of(rendered, "service")):
+        assert set(re.findall(r'job="([^"]+)"', one["expr"])) <= jobs
     fleet = "models/shop-brim-triton"
-    assert jobs == {fleet, "models/shop-brim-gateway"}
+    assert jobs == {fleet, "models/shop-brim-gateway", "models/shop-brim-exporter"}
     # Of a figure that no model of the fleet is judged by, nothing is recorded.
     committed = YAML(typ="safe").load((ROOT / "monitoring" / "rules" / "scaling.yml").read_text())
     known = exported() | {one["record"] for one in all_rules(committed) if "record" in one}
@@ -307,8 +311,8 @@ def test_scaling_goes_by_a_rule_that_is_there(rendered: list[dict[str, Any]]) ->
 
 
 def test_only_the_models_of_the_fleet_have_thresholds(rendered: list[dict[str, Any]]) -> None:
-    (rule,) = of_kind(rendered, "PrometheusRule").values()
-    models = {one["labels"]["model"] for one in all_rules(rule["spec"]) if "model" in one.get("labels", {})}
+    rules = [one for kind in ("scaling", "service") for one in all_rules(rules_of(rendered, kind))]
+    models = {one["labels"]["model"] for one in rules if "model" in one.get("labels", {})}
     arguments = named(rendered, "tritonserver")["args"]
     assert models == {
         part.partition("=")[2]
@@ -317,24 +321,45 @@ def test_only_the_models_of_the_fleet_have_thresholds(rendered: list[dict[str, A
     }
 
 
-def test_the_charts_rules_do_what_the_committed_ones_do(tmp_path: Path) -> None:
-    try:
-        promtool = find_promtool(Project(ROOT).cache_folder())
-    except MissingTool as missing:
-        pytest.skip(missing.message)
+@pytest.mark.parametrize("kind", ["scaling", "service"])
+def test_the_charts_rules_do_what_the_committed_ones_do(kind: str, promtool: Path, tmp_path: Path) -> None:
     shipped = ("--set", "models={image_classifier,text_embedding,text_generation}", "--set", "profile=default")
     bounds = ("--set", "scaling.minReplicas=1", "--set", "scaling.maxReplicas=8", "--set", "scaling.spares=1")
     resources = render(*VALUES["eight GPUs"], *shipped, *bounds)
-    (rule,) = of_kind(resources, "PrometheusRule").values()
     for folder in ("rules", "tests"):
         (tmp_path / folder).mkdir()
-    with (tmp_path / "rules" / "scaling.yml").open("w") as file:
-        YAML().dump(rule["spec"], file)
-    assert check(promtool, tmp_path / "rules" / "scaling.yml") == ""
-    text = (ROOT / "monitoring" / "tests" / "scaling.yml").read_text()
-    text = text.replace("tritonserver", "models/shop-brim-triton").replace("gateway", "models/shop-brim-gateway")
-    (tmp_path / "tests" / "scaling.yml").write_text(text)
-    assert run_tests(promtool, tmp_path / "tests" / "scaling.yml") == ""
+    with (tmp_path / "rules" / f"{kind}.yml").open("w") as file:
+        YAML().dump(rules_of(resources, kind), file)
+    assert check(promtool, tmp_path / "rules" / f"{kind}.yml") == ""
+    text = (ROOT / "monitoring" / "tests" / f"{kind}.yml").read_text()
+    for job, own in (("tritonserver", "triton"), ("gateway", "gateway"), ("brim", "exporter")):
+        text = re.sub(rf'job(=|: )"?{job}\b"?', rf'job\1"models/shop-brim-{own}"', text)
+        text = text.replace(f"summary: '{job}", f"summary: 'models/shop-brim-{own}")
+    (tmp_path / "tests" / f"{kind}.yml").write_text(text)
+    assert run_tests(promtool, tmp_path / "tests" / f"{kind}.yml") == ""
+
+
+def test_exporters_take_what_they_are_given(rendered: list[dict[str, Any]], brim: Brim) -> None:
+    exporters = [one for one in containers(rendered) if one["name"] == "exporter"]
+    assert [one["args"][0] for one in exporters] == ["--gateway-admin=127.0.0.1:9901", "--server=127.0.0.1:8000"]
+    known = brim("exporter", "--help").out
+    for one in exporters:
+        assert one["command"] == ["brim", "exporter"]
+        assert all(f"{given.partition('=')[0]} " in known for given in one["args"])
+
+
+def test_every_dashboard_is_there_and_nothing_of_it_without_monitoring(rendered: list[dict[str, Any]]) -> None:
+    shown = {
+        name: text
+        for one in of_kind(rendered, "ConfigMap").values()
+        if one["metadata"]["labels"].get("grafana_dashboard") == "1"
+        for name, text in one["data"].items()
+    }
+    assert shown == {Path(place).name: text for place, text in texts().items()}
+    without = render(*VALUES["one GPU"], "--set", "monitoring.enabled=false")
+    kinds = {(one["kind"], one["metadata"]["name"]) for one in without}
+    assert not {name for kind, name in kinds if kind in ("PrometheusRule", "ServiceMonitor") or "dashboard" in name}
+    assert not [one for one in containers(without) if one["name"] == "exporter"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,32 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version }}
 {{- end -}}
 
+{{- define "brim.exporterJob" -}}{{ .Release.Namespace }}/{{ include "brim.name" . }}-exporter{{- end -}}
+
+{{- /* A page of what its neighbour in the pod does not tell Prometheus itself. Called with a list: the root, and what to ask. */ -}}
+{{- define "brim.exporter" -}}
+- name: exporter
+  image: {{ include "brim.image" (index . 0).Values.tools.image }}
+  imagePullPolicy: {{ (index . 0).Values.tools.image.pullPolicy }}
+  command: [brim, exporter]
+  args: [{{ index . 1 }}, --host=0.0.0.0, --port=9100]
+  ports:
+    - {name: exporter, containerPort: 9100}
+  livenessProbe:
+    httpGet: {path: /metrics, port: exporter}
+    initialDelaySeconds: 10
+    periodSeconds: 15
+    timeoutSeconds: 10
+  env:
+    - {name: HOME, value: /tmp}
+  securityContext: {{- include "brim.containerSecurity" (index . 0) | nindent 4 }}
+  resources:
+    requests: {cpu: 20m, memory: 96Mi}
+    limits: {memory: 256Mi}
+  volumeMounts:
+    - {name: scratch, mountPath: /tmp}
+{{- end -}}
+
 {{- /* The models that are loaded: a native profile's front has the model that runs its batches beside it. */ -}}
 {{- define "brim.loaded" -}}
 {{- $loaded := list -}}
