@@ -24,6 +24,7 @@ from brim.cli.commands import (
     simulate,
     soak,
     sweep,
+    top,
     tune,
     up,
 )
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
         lint,
         serve,
         replicas,
+        top,
         gateway,
         picker,
         rules,
