@@ -211,9 +211,15 @@ def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
     [
         ("{", "not a recording"),
         ('{"format": 2}', "format 2, expected 1"),
-        ('{"format": 1, "looks": [], "objectives": {}}', "0 looks"),
-        ('{"format": 1, "looks": [{}], "objectives": {}}', "taken_us"),
-        ('{"format": 1, "looks": 3, "objectives": {}}', "not a recording"),
+        ('{"format": 1, "looks": [], "objectives": {}, "lines": []}', "0 looks"),
+        ('{"format": 1, "looks": [{}], "objectives": {}, "lines": []}', "taken_us"),
+        ('{"format": 1, "looks": 3, "objectives": {}, "lines": []}', "not a recording"),
+        ('{"format": 1, "looks": [], "objectives": {}}', "lines"),
+        (
+            '{"format": 1, "looks": [{"taken_us": 1, "servers": {}, "gateway": {"taken_us": 1, "page": [9]}}], '
+            '"objectives": {}, "lines": ["x"]}',
+            "not a recording: IndexError",
+        ),
         ("[]", "not a recording"),
     ],
 )

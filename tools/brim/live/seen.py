@@ -138,11 +138,25 @@ def kept_of_gateway(page: str) -> tuple[str, ...]:
 
 def write_recording(path: Path, recording: Recording) -> None:
     """As one JSON file, whole or not at all."""
-    document = {
-        "format": FORMAT,
-        "objectives": {model: asdict(one) for model, one in recording.objectives.items()},
-        "looks": [asdict(look) for look in recording.looks],
-    }
+    # Most lines stay as they are from look to look: each is kept once.
+    lines: dict[str, int] = {}
+
+    def numbered(said: SeenServer | SeenGateway | str | None) -> Any:
+        if said is None or isinstance(said, str):
+            return said
+        page = None if said.page is None else [lines.setdefault(line, len(lines)) for line in said.page]
+        return {**asdict(said), "page": page}
+
+    looks = [
+        {
+            "taken_us": look.taken_us,
+            "servers": {name: numbered(said) for name, said in look.servers.items()},
+            "gateway": numbered(look.gateway),
+        }
+        for look in recording.looks
+    ]
+    objectives = {model: asdict(one) for model, one in recording.objectives.items()}
+    document = {"format": FORMAT, "objectives": objectives, "looks": looks, "lines": list(lines)}
     write_text(path, json.dumps(document, separators=(",", ":")) + "\n")
 
 
@@ -166,34 +180,35 @@ def read_recording(path: Path) -> Recording:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r}, expected {FORMAT}")
-        looks = _looks(document["looks"])
+        looks = _looks(document["looks"], [str(line) for line in document["lines"]])
         objectives = {model: Objectives(**one) for model, one in document["objectives"].items()}
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}", hint=hint) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a recording: {type(error).__name__}: {error}", hint=hint) from error
     if len(looks) < 2:
         raise InputError(f"{path}: {len(looks)} looks; figures are differences of two at least", hint=hint)
     return Recording(objectives, looks)
 
 
-def _looks(documents: Sequence[Mapping[str, Any]]) -> tuple[Seen, ...]:
+def _looks(documents: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Seen, ...]:
+    def page(numbers: Iterable[int]) -> str:
+        return "\n".join(lines[number] for number in numbers)
+
+    def server(said: Mapping[str, Any] | str) -> SeenServer | str:
+        if isinstance(said, str):
+            return said
+        kept = None if said["page"] is None else kept_lines(page(said["page"]), SERVER_NAMES)
+        return SeenServer(int(said["taken_us"]), said["statistics"], said["instances"], kept)
+
+    def gateway(said: Mapping[str, Any] | str | None) -> SeenGateway | str | None:
+        if said is None or isinstance(said, str):
+            return said
+        return SeenGateway(int(said["taken_us"]), kept_of_gateway(page(said["page"])))
+
     looks = tuple(
         Seen(
-            int(one["taken_us"]),
-            {
-                name: said
-                if isinstance(said, str)
-                else SeenServer(
-                    int(said["taken_us"]), said["statistics"], said["instances"], _lines_or_none(said["page"])
-                )
-                for name, said in one["servers"].items()
-            },
-            one["gateway"]
-            if one["gateway"] is None or isinstance(one["gateway"], str)
-            else SeenGateway(
-                int(one["gateway"]["taken_us"]), kept_of_gateway("\n".join(map(str, one["gateway"]["page"])))
-            ),
+            int(one["taken_us"]), {name: server(said) for name, said in one["servers"].items()}, gateway(one["gateway"])
         )
         for one in documents[:MOST_LOOKS]
     )
@@ -201,7 +216,3 @@ def _looks(documents: Sequence[Mapping[str, Any]]) -> tuple[Seen, ...]:
     if times != sorted(set(times)):
         raise ValueError("looks are not in the order of time")
     return looks
-
-
-def _lines_or_none(lines: Iterable[Any] | None) -> tuple[str, ...] | None:
-    return None if lines is None else kept_lines("\n".join(map(str, lines)), SERVER_NAMES)

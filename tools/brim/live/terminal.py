@@ -22,7 +22,7 @@ from brim.live.seen import Recording, Seen
 from brim.units import US_PER_S
 
 BAR_WIDTH = 24
-RATE_WIDTH = 40
+RATE_WIDTH, NAME_WIDTH = 40, 24
 PICTURE_SIZE = (150, 32)
 """Columns and rows of a terminal."""
 TOGETHER = ""
@@ -205,9 +205,9 @@ class Top(App[None]):
         text.append(f"{model.model} {model.server}".rstrip() + "\n", style="bold")
         if not model.server:
             rates = self._view.rates.get(model.model, ())[-RATE_WIDTH:]
-            text.append(f"{'rate':<22}{bars(rates)}\n")
+            text.append(f"{'rate':<{NAME_WIDTH}}{bars(rates)}\n")
         for name, words in facts(model):
-            text.append(f"{name:<22}{words}\n")
+            text.append(f"{name:<{NAME_WIDTH}}{words}\n")
         about.update(text)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:

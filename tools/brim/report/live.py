@@ -19,7 +19,7 @@ from brim.report.pictures import canvas
 from brim.report.words import in_a_line
 from brim.units import US_PER_S, us_to_ms
 
-NOTES = tuple(f"{column.title}: {column.about}." for column in COLUMNS)
+MEANING = "\n".join(f"{column.title:<12}{column.about}" for column in COLUMNS)
 READING = "A dash is what cannot be known from what was asked; <= is the bound of a histogram's bucket."
 
 
@@ -46,13 +46,13 @@ def live_report(
         **({"looked at": taken_at} if taken_at else {}),
         "figures of the last": f"{stretch_s:.1f} s",
         "servers": ", ".join(_source_text(one) for one in view.servers) or "none",
-        "gateway": "none is looked at" if view.gateway is None else _source_text(view.gateway),
+        "gateway": "none is looked at" if view.gateway is None else view.gateway.trouble or "answers",
     }
     origin = Origin(command, in_a_line(conditions))
     promised = [
         (f"SLO of {model}", _promise_text(one)) for model, one in sorted(objectives.items()) if model in view.models
     ]
-    sections = [Section("models", "Models", (), (_overview(models, origin),) if models else ())]
+    sections = [_models(models, origin)]
     sections += [
         _model(f"model{index}", one, view.by_server[one.model], origin) for index, one in enumerate(models, start=1)
     ]
@@ -92,20 +92,17 @@ def _sentence(model: Figures) -> str:
     return f"{model.model}: {count_text(model.rate_per_s)}/s{share}"
 
 
-def _overview(models: Sequence[Figures], origin: Origin) -> Figure:
+def _models(models: Sequence[Figures], origin: Origin) -> Section:
+    if not models:
+        return Section("models", "Models")
     rows = tuple((model.model, *(column.cell(model) for column in COLUMNS)) for model in models)
     head = ("model", *(column.title for column in COLUMNS))
-    return Figure("All models", *origin, table=Table(head, rows), notes=(READING, *NOTES))
+    figure = Figure("All models", *origin, table=Table(head, rows), notes=(READING,))
+    return Section("models", "Models", figures=(figure,), blocks=(("What the columns mean", MEANING),))
 
 
 def _model(name: str, model: Figures, replicas: Sequence[Figures], origin: Origin) -> Section:
-    figures = [
-        Figure("What it does", *origin, table=Table(("", "figure"), tuple(facts(model)), words=2, brief=True)),
-    ]
-    if len(replicas) > 1:
-        head = ("replica", *(column.title for column in COLUMNS))
-        rows = tuple((one.server, *(column.cell(one) for column in COLUMNS)) for one in replicas)
-        figures.append(Figure("By replica", *origin, table=Table(head, rows), notes=(READING,)))
+    figures = []
     if model.batch_sizes:
         figures.append(
             Figure(
@@ -121,6 +118,11 @@ def _model(name: str, model: Figures, replicas: Sequence[Figures], origin: Origi
                 folded=True,
             )
         )
+    figures.append(Figure("What it does", *origin, table=Table(("", "figure"), tuple(facts(model)), words=2)))
+    if len(replicas) > 1:
+        head = ("replica", *(column.title for column in COLUMNS))
+        rows = tuple((one.server, *(column.cell(one) for column in COLUMNS)) for one in replicas)
+        figures.append(Figure("By replica", *origin, table=Table(head, rows), notes=(READING,)))
     return Section(name, model.model, (), tuple(figures))
 
 

@@ -25,7 +25,7 @@ PAGE_NAME = "report.html"
 MARKDOWN_NAME = "report.md"
 RUNNING = "running"
 """In place of an address: the server of this checkout that runs here."""
-PICTURE_WIDTH, PICTURE_HEIGHT = 1280, 1100
+PICTURE_WIDTH, PICTURE_HEIGHT = 1280, 1450
 
 
 @dataclass(frozen=True, slots=True)
