@@ -51,7 +51,7 @@ def send(address: str, model: str, inputs: dict[str, np.ndarray], times: int) ->
 
 
 def timed(gateway: Gateway, model: str, count: int) -> None:
-    """Wait until Envoy's histogram has so many answers: it adds them up every five seconds."""
+    """Wait until Envoy's histogram has so many answers: it adds them up every second."""
     deadline = time.monotonic() + PATIENCE_S
     with Looker(lambda: Places((), gateway.admin)) as looker:
         history = History()
@@ -102,8 +102,8 @@ def test_what_top_counts_is_what_was_sent(
     assert mine["gateway"]["in_flight"] == 0
     assert mine["latency"]["source"] == "gateway" and mine["latency"]["answers"] == 23
     assert mine["latency"]["p99_us"] is None or mine["latency"]["p50_us"] <= mine["latency"]["p99_us"]
-    # A caller's own error does not count against the service.
-    assert mine["goodput"]["source"] == "gateway" and 0 <= mine["goodput"]["low"] <= mine["goodput"]["high"] <= 1
+    # A caller's own error does not count against the service, and the objective is one of the histogram's bounds.
+    assert mine["goodput"]["source"] == "gateway" and 0 <= mine["goodput"]["low"] == mine["goodput"]["high"] <= 1
     never = models["text_embedding"]
     assert (never["inferences"], never["mean_batch"], never["latency"], never["goodput"]) == (0, None, None, None)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from brim.exporter.server_said import ROWS_BOUNDS
 from brim.live.columns import (
     COLUMNS,
-    SIZE_BOUNDS,
     at_most_text,
     bars,
     binned,
@@ -85,7 +85,7 @@ def test_texts(written: str, expected: str) -> None:
 
 def test_batch_sizes_fall_into_the_bin_of_their_bound() -> None:
     assert binned({1: 1, 2: 2, 3: 4, 4: 8, 99: 16, 100: 32, 128: 64}) == [1, 2, 12, *[0] * 7, 16, 96]
-    assert sum(binned(dict.fromkeys(range(1, 101), 1))) == 100 and len(binned({})) == len(SIZE_BOUNDS)
+    assert sum(binned(dict.fromkeys(range(1, 101), 1))) == 100 and len(binned({})) == len(ROWS_BOUNDS)
 
 
 def test_what_happened_is_never_drawn_as_nothing() -> None:

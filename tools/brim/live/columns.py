@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from brim.exporter.server_said import ROWS_BOUNDS
 from brim.live.figures import Figures, Goodput, Latency
 from brim.units import us_to_ms
 
 BLANK = "-"
-SIZE_BOUNDS = (1, 2, 4, 8, 16, 25, 32, 50, 64, 75, 99, 100)
-"""Of the batch sizes that are drawn together; larger ones go into the last."""
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -74,10 +73,10 @@ def refused_text(model: Figures) -> str:
 
 
 def binned(sizes: Mapping[int, int]) -> list[int]:
-    """Batches by ``SIZE_BOUNDS``: how many had at most so many rows, and more than the bound before."""
-    counts = [0] * len(SIZE_BOUNDS)
+    """Batches by ``ROWS_BOUNDS``: how many had at most so many rows, and more than the bound before; the last has all others."""
+    counts = [0] * len(ROWS_BOUNDS)
     for size, count in sizes.items():
-        index = next((index for index, bound in enumerate(SIZE_BOUNDS) if size <= bound), len(SIZE_BOUNDS) - 1)
+        index = next((index for index, bound in enumerate(ROWS_BOUNDS) if size <= bound), len(ROWS_BOUNDS) - 1)
         counts[index] += count
     return counts
 

@@ -27,8 +27,8 @@ class Tally:
 
     Attributes:
         counts: (class, outcome, reason) -> requests. The reason is empty where there is none.
-        answers: upper bound of a time in seconds -> answers within it. Envoy adds times up every five seconds, so that
-            they lag behind ``counts``.
+        answers: upper bound of a time in seconds -> answers within it. Envoy adds times up now and then (ours every
+            second, as ``brim.gateway.counters`` says, others every five), so that they lag behind ``counts``.
         others: requests of which the time is known, and which got no answer through no fault of their callers.
     """
 

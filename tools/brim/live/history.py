@@ -18,7 +18,7 @@ from brim.live.work import Known, Work
 from brim.units import US_PER_S
 
 WINDOW_US = 10 * US_PER_S
-"""What figures are taken over. Envoy adds up its histograms every five seconds: in less there may be nothing."""
+"""What figures are taken over. An Envoy that others set up adds up its histograms every five seconds: in less there may be nothing."""
 MOST_MODELS = 256
 MOST_RATES = 120
 """Of a model, for its line over time."""

@@ -14,7 +14,8 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
-from brim.live.columns import COLUMNS, SIZE_BOUNDS, bars, binned, in_order
+from brim.exporter.server_said import ROWS_BOUNDS
+from brim.live.columns import COLUMNS, bars, binned, in_order
 from brim.live.facts import facts
 from brim.live.figures import Figures
 from brim.live.history import History, View
@@ -259,7 +260,7 @@ def sizes_drawn(model: Figures) -> Text:
     text.append("rows     batches\n", style="bold")
     counts = binned(model.batch_sizes)
     below = 0
-    for bound, count in zip(SIZE_BOUNDS, counts, strict=True):
+    for bound, count in zip(ROWS_BOUNDS, counts, strict=True):
         label = str(bound) if bound == below + 1 else f"{below + 1}-{bound}"
         length = 0 if not count else max(1, round(BAR_WIDTH * count / max(counts)))
         text.append(f"{label:>6}  ")

@@ -15,8 +15,8 @@ from brim.measure.batch_stats import (
     CountersWentBackwards,
     UnreadableStatistics,
     counted,
+    parse_every_model,
     parse_failures,
-    parse_statistics,
     total,
 )
 from brim.measure.text.server_side import Difference, Reading, gauge, names_of, parse_page
@@ -77,19 +77,19 @@ def known(server: SeenServer) -> dict[str, Known]:
     Raises:
         UnreadableStatistics: its statistics or its metrics page have another form than Triton's.
     """
-    entries = server.statistics.get("model_stats") or []
-    models = sorted({str(entry.get("name", "")) for entry in entries if isinstance(entry, Mapping)})
     page = None if server.page is None else "\n".join(server.page)
     try:
-        return {model: _known(server, model, page) for model in models}
+        return {
+            model: _known(server, model, versions, page)
+            for model, versions in sorted(parse_every_model(server.statistics).items())
+        }
     except (ValueError, OverflowError) as error:
         raise UnreadableStatistics(
             f"the metrics page has another form than Triton's: {error}", hint="is it the right address?"
         ) from error
 
 
-def _known(server: SeenServer, model: str, page: str | None) -> Known:
-    versions = parse_statistics(server.statistics, model)
+def _known(server: SeenServer, model: str, versions: Mapping[str, Counters], page: str | None) -> Known:
     if page is None:
         return Known(server.taken_us, versions, server.instances.get(model, 1), None, None, None)
     reading = parse_page(page, model)

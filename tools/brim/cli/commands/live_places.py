@@ -19,8 +19,8 @@ from brim.service.schema import Service
 from brim.units import ms_to_us
 
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.5, 60.0
-ONCE_INTERVAL_S = 6.0
-"""Longer than the five seconds in which Envoy adds up its histograms."""
+ONCE_INTERVAL_S = 3.0
+"""Longer than the second in which our gateway adds up its histograms."""
 MetricsOption = Annotated[
     list[str] | None,
     typer.Option(
