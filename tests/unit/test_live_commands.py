@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +28,7 @@ from tests.conftest import Brim
 from tests.unit.live_example import duration_lines, ended_line, look, server, text_page, totals
 from tests.unit.test_report_page import HOSTILE, Reader
 
+PATIENCE_S = 60
 SLO = {"net": Objectives(99, 50_000)}
 LOOKS = (
     look(0, [], r1=server(0, totals()), r2=server(0, totals())),
@@ -197,3 +207,32 @@ def test_an_empty_server_is_a_page_too() -> None:
     built = live_report(view, {}, command="brim report", taken_at="")
     assert built.verdict == "No model is loaded." and built.sections[0].figures == ()
     Reader(page(built))
+
+
+def test_in_a_terminal_it_is_a_view_until_q(recording: Path) -> None:
+    """The command itself, on a terminal of its own."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
+    command = [sys.executable, "-m", "brim", "top", "--replay", str(recording), "--interval-s", "0.5"]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    child = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+    os.close(its)
+    try:
+        shown = b""
+        deadline = time.monotonic() + PATIENCE_S
+        # The second look has been taken by then.
+        while b"90-100%" not in shown:
+            assert time.monotonic() < deadline, shown
+            if select.select([ours], [], [], 1.0)[0]:
+                shown += os.read(ours, 65_536)
+        os.write(ours, b"q")
+        while child.poll() is None:
+            assert time.monotonic() < deadline, "it does not end"
+            if select.select([ours], [], [], 0.1)[0]:
+                with suppress(OSError):
+                    os.read(ours, 65_536)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+    assert child.returncode == 0, shown

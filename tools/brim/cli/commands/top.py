@@ -128,7 +128,8 @@ def _require_sense(
 
 
 def _require_terminal() -> None:
-    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()):
+    # Textual reads the one, and draws on the other.
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise InputError("this is no terminal, and the view needs one", hint="--once shows a table, --once --json data")
 
 
