@@ -354,3 +354,12 @@ def test_what_is_no_number_is_not_there_and_what_is_no_page_is_said() -> None:
     )
     assert "another form" in view.servers[0].trouble
     assert view.gateway is not None and "another form" in view.gateway.trouble
+
+
+def test_a_restart_that_only_a_histogram_tells_is_one() -> None:
+    """No count fell, but four more first tokens within a second and none within two cannot be."""
+    before = text_page(tokens=5, ends={"stop": 4}, ttft={1: 2, 2: 6})
+    after = text_page(tokens=9, ends={"stop": 6}, ttft={1: 6, 2: 6})
+    net = seen_twice(server(0, totals(), page=before), server(10, totals(), page=after), objectives=TEXT_SLO)
+    assert net.restarted and net.text is not None
+    assert net.text.ttft is not None and net.text.ttft.answers == 6 and net.text.tokens_per_s == 0.9
