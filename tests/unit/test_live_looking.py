@@ -76,6 +76,13 @@ def test_a_look_keeps_the_lines_that_matter() -> None:
     assert isinstance(seen.gateway, SeenGateway) and seen.gateway.page == (ended_line(4),)
 
 
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, f"http://{nowhere()}")
+    with answering(triton(totals())) as address, Looker(lambda: Places((ServerPlace("r1", address, None),))) as looker:
+        assert isinstance(looker.look().servers["r1"], SeenServer)
+
+
 def test_the_gateways_page_for_prometheus_does_as_well() -> None:
     with answering({"/metrics": ended_line(4).encode()}) as gateway, Looker(lambda: Places((), gateway)) as looker:
         front = looker.look().gateway

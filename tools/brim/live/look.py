@@ -23,6 +23,8 @@ ENVOY_FILTER = "brim|upstream_rq_active"
 """Of the names that Envoy itself has for what ``brim.live.ended`` reads."""
 NO_PAGE = (OSError, HTTPException, ValueError)
 AT_ONCE = 16
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Environment variables may name a proxy, and what is asked is beside us."""
 
 
 class Looker:
@@ -115,7 +117,7 @@ class Looker:
 
 
 def _text(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+    with DIRECT.open(url, timeout=TIMEOUT_S) as answer:
         return str(answer.read(LARGEST_PAGE).decode("utf-8", "replace"))
 
 
