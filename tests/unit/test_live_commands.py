@@ -93,6 +93,7 @@ def test_nobody_who_answers_is_no_answer(brim: Brim, tmp_path: Path) -> None:
         (["--once", "--looks", "1"], "2"),
         (["--once", "--server", "nothing"], "expected host:port"),
         (["--once", "--metrics", "h:1"], "--metrics without an address"),
+        (["--once", "--gateway-admin", "http://h:1"], "--gateway-admin http://h:1: expected host:port"),
         (["--once", "--server", "h:1", "--pid", "1"], "--pid with an address"),
         ([], "this is no terminal"),
     ],

@@ -14,6 +14,7 @@ from brim.live.look import Looker
 from brim.live.places import Places, given_places, running_places
 from brim.live.seen import Objectives, Recording
 from brim.paths import find_project
+from brim.server.endpoint import HOST_AND_PORT
 from brim.service.load import find_services
 from brim.service.schema import Service
 from brim.units import ms_to_us
@@ -48,6 +49,8 @@ def places(
         return lambda: known
     if metrics:
         raise InputError("--metrics without an address of a server", hint="give the servers as well")
+    if gateway is not None and not HOST_AND_PORT.fullmatch(gateway):
+        raise InputError(f"--gateway-admin {gateway}: expected host:port", hint="such as 127.0.0.1:9901")
     project = find_project()
 
     def running() -> Places:
