@@ -10,7 +10,7 @@ SHIPPED := text_embedding image_classifier
 WORKERS ?= 2
 SOAK_S ?= 600
 
-.PHONY: up test bench bench-sim bench-tune bench-overload bench-text demo-overload lint format lock env clean
+.PHONY: up test bench bench-sim bench-tune bench-overload bench-text demo-overload pictures lint format lock env clean
 
 up: env
 	@$(BIN)/brim up $(ARGS)
@@ -52,6 +52,11 @@ bench-text: env
 # An alert fires on a real Prometheus at three times what a model can answer, and ends after it: two minutes.
 demo-overload: env
 	@$(BIN)/brim demo overload $(ARGS)
+
+# The pictures of the docs, of what was recorded (docs/top.md). Without a browser here, Chromium is fetched once.
+pictures: env
+	@$(BIN)/brim top --replay docs/pictures/looks.json --picture docs/pictures/top.svg
+	@$(BIN)/brim report --live docs/pictures/looks.json --out .cache/pictures --picture docs/pictures/report.png
 
 lint: env
 	@$(BIN)/ruff check .

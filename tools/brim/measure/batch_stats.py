@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,15 @@ class Counters:
     queued: int
     queue_ns: int
     by_size: Mapping[int, Sized]
+
+    @property
+    def busy_ns(self) -> int:
+        """Time in which instances were taken."""
+        return sum(sized.busy_ns for sized in self.by_size.values())
+
+
+NOTHING = Counters(0, 0, 0, 0, 0, 0, {})
+"""Of a model that has done nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +189,7 @@ def parse_every_model(document: Mapping[str, Any], *, only: str | None = None) -
             if only in (None, entry["name"]):
                 versions, version = found.setdefault(entry["name"], {}), str(entry.get("version", ""))
                 counters = _counters(entry)
-                versions[version] = _together(versions[version], counters) if version in versions else counters
+                versions[version] = total((versions[version], counters)) if version in versions else counters
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise UnreadableStatistics(
             f"{only or 'all models'}: the statistics have another form than Triton's: {error!r}",
@@ -224,17 +233,14 @@ def difference(before: Snapshot, after: Snapshot, *, instances: int, wall_us: in
     gone = sorted(before.versions.keys() - after.versions.keys())
     if gone:
         raise _backwards(f"version {', '.join(gone)} is gone")
-    parts = [_subtract(version, before.versions.get(version), counters) for version, counters in after.versions.items()]
-    by_size: dict[int, Sized] = {}
-    for part in parts:
-        for size, sized in part.by_size.items():
-            by_size[size] = _plus(by_size[size], sized) if size in by_size else sized
-    executions = sum(part.executions for part in parts)
-    inferences = sum(part.inferences for part in parts)
-    queued = sum(part.queued for part in parts)
+    whole = total(
+        counted(version, before.versions.get(version, NOTHING), counters)
+        for version, counters in after.versions.items()
+    )
+    by_size, executions, inferences, queued = whole.by_size, whole.executions, whole.inferences, whole.queued
     sized_executions = sum(sized.executions for sized in by_size.values())
     mean_batch = inferences / executions if executions else None
-    busy_us = sum(sized.busy_ns for sized in by_size.values()) / 1_000
+    busy_us = whole.busy_ns / 1_000
     return BatchStats(
         executions_by_size={size: by_size[size].executions for size in sorted(by_size)},
         inferences=inferences,
@@ -244,7 +250,7 @@ def difference(before: Snapshot, after: Snapshot, *, instances: int, wall_us: in
         wall_us=wall_us,
         instances=instances,
         duty=busy_us / (wall_us * instances) if wall_us > 0 else None,
-        queue_us=ns_to_us(sum(part.queue_ns for part in parts) / queued) if queued else None,
+        queue_us=ns_to_us(whole.queue_ns / queued) if queued else None,
         compute_us={
             phase: ns_to_us(sum(_phases(sized)[phase] for sized in by_size.values()) / sized_executions)
             for phase in PHASES
@@ -254,10 +260,53 @@ def difference(before: Snapshot, after: Snapshot, *, instances: int, wall_us: in
         execution_us_by_size={
             size: ns_to_us(by_size[size].busy_ns / by_size[size].executions) for size in sorted(by_size)
         },
-        succeeded=sum(part.succeeded for part in parts),
-        failed=sum(part.failed for part in parts),
+        succeeded=whole.succeeded,
+        failed=whole.failed,
         failures=_failures_between(before, after),
     )
+
+
+def counted(version: str, before: Counters, after: Counters) -> Counters:
+    """Totals of one version that came between; sizes that did not run are left out.
+
+    Raises:
+        CountersWentBackwards: a counter shrank.
+    """
+    none = Sized(0, 0, 0, 0)
+
+    def minus(name: str, earlier: int, later: int) -> int:
+        if later < earlier:
+            raise _backwards(f"version {version}: {name} fell from {earlier} to {later}")
+        return later - earlier
+
+    by_size = {}
+    for size in before.by_size.keys() | after.by_size.keys():
+        was, now = before.by_size.get(size, none), after.by_size.get(size, none)
+        sized = Sized(
+            *(
+                minus(f"{name} of size {size}", getattr(was, name), getattr(now, name))
+                for name in ("executions", "input_ns", "infer_ns", "output_ns")
+            )
+        )
+        if sized.executions:
+            by_size[size] = sized
+    totals = {
+        name: minus(name, getattr(before, name), getattr(after, name))
+        for name in ("inferences", "executions", "succeeded", "failed", "queued", "queue_ns")
+    }
+    return Counters(**totals, by_size=by_size)
+
+
+def total(parts: Iterable[Counters]) -> Counters:
+    """Added up."""
+    sums = dict.fromkeys(("inferences", "executions", "succeeded", "failed", "queued", "queue_ns"), 0)
+    by_size: dict[int, Sized] = {}
+    for part in parts:
+        for name in sums:
+            sums[name] += getattr(part, name)
+        for size, sized in part.by_size.items():
+            by_size[size] = _plus(by_size[size], sized) if size in by_size else sized
+    return Counters(**sums, by_size=by_size)
 
 
 def rate_per_s(stats: BatchStats) -> float | None:
@@ -303,47 +352,11 @@ def _plus(one: Sized, other: Sized) -> Sized:
     )
 
 
-def _together(one: Counters, other: Counters) -> Counters:
-    names = ("inferences", "executions", "succeeded", "failed", "queued", "queue_ns")
-    by_size = dict(one.by_size)
-    for size, sized in other.by_size.items():
-        by_size[size] = _plus(by_size[size], sized) if size in by_size else sized
-    return Counters(**{name: getattr(one, name) + getattr(other, name) for name in names}, by_size=by_size)
-
-
 def _backwards(what: str) -> CountersWentBackwards:
     return CountersWentBackwards(
         f"{what}: the server or the model was started anew between the two readings",
         hint="measure again, and leave the server alone meanwhile",
     )
-
-
-def _subtract(version: str, before: Counters | None, after: Counters) -> Counters:
-    """Totals of one version that came between; sizes that did not run are left out."""
-    before = before or Counters(0, 0, 0, 0, 0, 0, {})
-    none = Sized(0, 0, 0, 0)
-
-    def minus(name: str, earlier: int, later: int) -> int:
-        if later < earlier:
-            raise _backwards(f"version {version}: {name} fell from {earlier} to {later}")
-        return later - earlier
-
-    by_size = {}
-    for size in before.by_size.keys() | after.by_size.keys():
-        was, now = before.by_size.get(size, none), after.by_size.get(size, none)
-        sized = Sized(
-            *(
-                minus(f"{name} of size {size}", getattr(was, name), getattr(now, name))
-                for name in ("executions", "input_ns", "infer_ns", "output_ns")
-            )
-        )
-        if sized.executions:
-            by_size[size] = sized
-    totals = {
-        name: minus(name, getattr(before, name), getattr(after, name))
-        for name in ("inferences", "executions", "succeeded", "failed", "queued", "queue_ns")
-    }
-    return Counters(**totals, by_size=by_size)
 
 
 def _failures_between(before: Snapshot, after: Snapshot) -> dict[str, int] | None:

@@ -93,6 +93,19 @@ def updated(name: str, suite: str, state: Path, on_progress: Callable[[str], Non
     raise AttemptFailed(f"no mirror of this machine has {suite}: " + "; ".join(failures))
 
 
+def needed(package: str, apt: Apt) -> list[str]:
+    """A package and what it depends on, but for what is installed here; recommendations are left out.
+
+    Raises:
+        AttemptFailed: there is no such package, or its dependencies do not go with what is installed.
+    """
+    command = [*apt, "--quiet", "--simulate", "--no-install-recommends", "install", package]
+    said = run_bounded(command, timeout_s=LIST_TIMEOUT_S).stdout
+    names = sorted(set(re.findall(r"^Inst (\S+)", said, flags=re.MULTILINE)))
+    # What is installed already is downloaded all the same.
+    return names if package in names else sorted([*names, package])
+
+
 def unpack(packages: Iterable[str], apt: Apt, scratch: Path) -> Path:
     """Download packages and lay their files out in a folder of ``scratch``; what earlier calls laid out stays there.
 

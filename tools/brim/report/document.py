@@ -95,6 +95,7 @@ class Report:
         warnings: what is missing or may mislead.
         conditions: name and value, of the whole run.
         sections: in the order of reading.
+        refresh_s: the page loads itself anew so often; None: it stays as it is.
     """
 
     title: str
@@ -103,3 +104,4 @@ class Report:
     warnings: tuple[str, ...]
     conditions: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
+    refresh_s: int | None = None

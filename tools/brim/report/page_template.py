@@ -47,6 +47,9 @@ _BEFORE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+{% if report.refresh_s is not none %}
+<meta http-equiv="refresh" content="{{ report.refresh_s }}">
+{% endif %}
 <title>{{ report.title }}</title>
 <style>"""
 

@@ -86,6 +86,19 @@ def _alive(pid: int, began_ticks: int) -> psutil.Process | None:
     return None
 
 
+def living() -> list[Note]:
+    """The notes of what runs, owner and server, in the order of their prefixes."""
+    found = []
+    for path in sorted(notes_folder().glob("brim_*.json")):
+        try:
+            note = Note(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue
+        if _alive(note.owner_pid, note.owner_start_ticks) and _alive(note.server_pid, note.server_start_ticks):
+            found.append(note)
+    return found
+
+
 def processes_of(prefix: str) -> list[psutil.Process]:
     """Processes whose command line names the prefix: the server, and its stubs through their region names."""
     found = []

@@ -27,6 +27,7 @@ from brim.cli.commands import (
     simulate,
     soak,
     sweep,
+    top,
     tune,
     up,
 )
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
         lint,
         serve,
         replicas,
+        top,
         gateway,
         picker,
         exporter,

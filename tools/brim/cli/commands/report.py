@@ -8,8 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from brim.cli.app import JsonFlag
+from brim.cli.commands.live_places import (
+    LEAST_INTERVAL_S,
+    MOST_INTERVAL_S,
+    ONCE_INTERVAL_S,
+    GatewayOption,
+    MetricsOption,
+)
+from brim.cli.commands.report_live import (
+    MARKDOWN_NAME,
+    PAGE_NAME,
+    RUNNING,
+    Live,
+    draw_page,
+    no_pictures,
+    report_live,
+    write_files,
+)
 from brim.cli.output import put, put_answer, say
-from brim.errors import InputError, MissingTool, ServiceFileError
+from brim.errors import InputError, ServiceFileError
 from brim.measure.accounting import Objective
 from brim.paths import find_project
 from brim.service.load import find_service
@@ -18,18 +35,16 @@ from brim.units import ms_to_us
 if TYPE_CHECKING:
     from brim.report.run_folder import Documents
 
-PAGE_NAME = "report.html"
-MARKDOWN_NAME = "report.md"
 PERCENTILE = 99.0
 
 
 def report(
     run: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="RUN", help="Folder of `brim sweep`, `measure`, `tune`, `load`, `isolate`, `bench` or `soak`."
+            metavar="[RUN]", help="Folder of `brim sweep`, `measure`, `tune`, `load`, `isolate`, `bench` or `soak`."
         ),
-    ],
+    ] = None,
     slo_ms: Annotated[
         float | None, typer.Option(help="Latency of the SLO, instead of what choice.json or the service file says.")
     ] = None,
@@ -37,9 +52,49 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help=f"Folder for {PAGE_NAME} and {MARKDOWN_NAME}; RUN when absent.")
     ] = None,
+    live: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help=f"Of a server that runs, once for each, in place of RUN; `{RUNNING}`: of the one that runs here; or a file "
+            "of `brim top --record`.",
+        ),
+    ] = None,
+    metrics: MetricsOption = None,
+    gateway_admin: GatewayOption = None,
+    interval_s: Annotated[
+        float,
+        typer.Option(min=LEAST_INTERVAL_S, max=MOST_INTERVAL_S, help="With --live: between the two looks."),
+    ] = ONCE_INTERVAL_S,
+    refresh_s: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=3600, help="With --live: write the page anew so often, until Ctrl-C; it reloads itself."
+        ),
+    ] = None,
+    duration_s: Annotated[
+        float | None, typer.Option(min=1, max=86_400 * 30, help="With --refresh-s: end after that.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="The top of the page as a browser shows it.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show a run: one HTML page with plots that needs nothing else, and a Markdown summary."""
+    """Show a run, or with --live what runs now: one HTML page that needs nothing else, and a Markdown summary."""
+    if (run is None) is (not live):
+        raise InputError("give either RUN or --live", hint="`brim report --help` shows what it takes")
+    if picture is not None and picture.suffix != ".png":
+        raise InputError(f"--picture {picture}: its name ends in .png", hint=f"such as {picture.with_suffix('.png')}")
+    if run is None:
+        if slo_ms is not None or percentile is not None:
+            raise InputError("--slo-ms or --percentile with --live", hint="the services' own SLOs are shown")
+        servers = live or []
+        looked_at = Live(servers, metrics or [], gateway_admin, interval_s, refresh_s, duration_s, out, picture)
+        return report_live(looked_at, as_json=as_json)
+    if metrics or gateway_admin or refresh_s is not None or duration_s is not None:
+        raise InputError(
+            "--metrics, --gateway-admin, --refresh-s and --duration-s are of --live", hint="leave them out"
+        )
     if percentile is not None and slo_ms is None:
         raise InputError("--percentile without --slo-ms", hint="both together are an SLO")
     given = None
@@ -53,15 +108,14 @@ def report(
     try:
         from brim.report.build import build_report
     except ImportError as error:
-        raise MissingTool(
-            f"no picture can be drawn: {error}", hint="pip install 'brim[report]' brings what the report needs"
-        ) from error
+        raise no_pictures(error) from error
     from brim.report.markdown import markdown
     from brim.report.page import page
 
     built = build_report(documents, objective, source=source)
     folder = run if out is None else out
-    files = _write(folder, {PAGE_NAME: page(built), MARKDOWN_NAME: markdown(built, page=PAGE_NAME)})
+    files = write_files(folder, {PAGE_NAME: page(built), MARKDOWN_NAME: markdown(built, page=PAGE_NAME)})
+    files += draw_page(files[0], picture)
     if as_json:
         put_answer("report", {"files": [str(path) for path in files], "sections": [one.id for one in built.sections]})
     else:
@@ -104,19 +158,3 @@ def _objective(documents: Documents) -> tuple[Objective | None, str]:
         return None, f"give --slo-ms: {error.message}"
     slo = service.slo
     return Objective(percentile=slo.percentile, latency_us=ms_to_us(slo.latency_ms)), f"services/{model}.yaml"
-
-
-def _write(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Each file whole or not at all.
-
-    Raises:
-        InputError: the folder cannot be made.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, not a folder", hint="--out wants a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        part = folder / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(folder / name)
-    return [folder / name for name in texts]

@@ -127,7 +127,7 @@ def is_idle(reading: Reading) -> bool:
 
 def gauge(reading: Reading, family: Family) -> float | None:
     """The value of a gauge, or of a counter, at this moment; None when the page has it under neither name."""
-    return next((reading.values[name, ""] for name in _names(family) if (name, "") in reading.values), None)
+    return next((reading.values[name, ""] for name in names_of(family) if (name, "") in reading.values), None)
 
 
 def texts_ended(reading: Reading) -> int | None:
@@ -149,7 +149,7 @@ class Difference:
         Raises:
             CountersWentBackwards: the model was started anew in between.
         """
-        for name in _names(family):
+        for name in names_of(family):
             if (name, label) in self.after.values:
                 return round(self._grown(name, label))
         return None
@@ -163,7 +163,7 @@ class Difference:
     def observed(self, family: Family) -> Observed | None:
         """Of a histogram of seconds; None when the page has it under neither name."""
         assert family.kind is Kind.HISTOGRAM
-        for name in _names(family):
+        for name in names_of(family):
             if (f"{name}_count", "") not in self.after.values:
                 continue
             count, total = round(self._grown(f"{name}_count")), self._grown(f"{name}_sum")
@@ -245,6 +245,6 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _names(family: Family) -> list[str]:
+def names_of(family: Family) -> list[str]:
     """Ours, and the one that vLLM's own metrics have."""
     return [family.name, *(name for name, _ in family.aliases if name.startswith(SHARED_PREFIX))]
