@@ -10,7 +10,7 @@ SHIPPED := text_embedding image_classifier
 WORKERS ?= 2
 SOAK_S ?= 600
 
-.PHONY: up test bench bench-sim bench-tune bench-overload bench-text lint format lock env clean
+.PHONY: up test bench bench-sim bench-tune bench-overload bench-text demo-overload lint format lock env clean
 
 up: env
 	@$(BIN)/brim up $(ARGS)
@@ -48,6 +48,10 @@ bench-text: env
 	@$(BIN)/brim export text_generation >&2
 	@status=0; for benchmark in generation generation-simulation; do \
 	  $(BIN)/brim bench $$benchmark $(ARGS) || { code=$$?; test $$code -eq 3 || status=$$code; }; done; exit $$status
+
+# An alert fires on a real Prometheus at three times what a model can answer, and ends after it: two minutes.
+demo-overload: env
+	@$(BIN)/brim demo overload $(ARGS)
 
 lint: env
 	@$(BIN)/ruff check .

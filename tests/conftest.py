@@ -16,7 +16,9 @@ import pytest
 
 from brim.cli import main
 from brim.config.files import differences
+from brim.errors import MissingTool
 from brim.paths import Project
+from brim.plan.promtool import find_promtool
 from brim.service.load import find_services
 from brim_export.service_export import export_service
 
@@ -73,6 +75,15 @@ def checkout() -> Path:
 def cases() -> Path:
     """Small faulty inputs restated from public reports."""
     return ROOT / "tests" / "cases"
+
+
+@pytest.fixture(scope="session")
+def promtool(checkout: Path) -> Path:
+    """Prometheus' checker of rules. Where there is none, what it would show is not shown."""
+    try:
+        return find_promtool(Project(checkout).cache_folder())
+    except MissingTool as missing:
+        pytest.skip(missing.message)
 
 
 @pytest.fixture(scope="session")

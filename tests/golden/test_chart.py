@@ -16,13 +16,11 @@ from brim import __version__
 from brim.cli.commands.gateway import PickerKind
 from brim.config.generate import Profile, models_of, profiles_of
 from brim.config.generation import MOUNTED_AT
-from brim.errors import MissingTool
 from brim.gateway.clusters import OTHERS
 from brim.gateway.envoy import validate as envoy_says
 from brim.gateway.replica_files import ReplicaFiles
-from brim.paths import Project
 from brim.plan import series
-from brim.plan.promtool import check, find_promtool, run_tests
+from brim.plan.promtool import check, run_tests
 from brim.plan.scaling import Fleet
 from brim.server.container import IMAGE, INSIDE, VLLM_IMAGE, container_command
 from brim.server.endpoint import LOOPBACK
@@ -316,11 +314,7 @@ def test_only_the_models_of_the_fleet_have_thresholds(rendered: list[dict[str, A
     }
 
 
-def test_the_charts_rules_do_what_the_committed_ones_do(tmp_path: Path) -> None:
-    try:
-        promtool = find_promtool(Project(ROOT).cache_folder())
-    except MissingTool as missing:
-        pytest.skip(missing.message)
+def test_the_charts_rules_do_what_the_committed_ones_do(promtool: Path, tmp_path: Path) -> None:
     shipped = ("--set", "models={image_classifier,text_embedding,text_generation}", "--set", "profile=default")
     bounds = ("--set", "scaling.minReplicas=1", "--set", "scaling.maxReplicas=8", "--set", "scaling.spares=1")
     resources = render(*VALUES["eight GPUs"], *shipped, *bounds)

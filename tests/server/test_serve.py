@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,7 +84,7 @@ def until_gone(prefix: str) -> list[object]:
 
 
 def test_ready_line_and_right_answers_over_both_protocols(project: Project) -> None:
-    with serving(project) as (child, ready):
+    with serving(project, "--exporter-port", "0") as (child, ready):
         assert ready["event"] == "ready"
         assert ready["models"] == ["doubler"]
         through_gateway = ready["gateway"]
@@ -99,6 +100,10 @@ def test_ready_line_and_right_answers_over_both_protocols(project: Project) -> N
             answer = client.infer("doubler", infer_inputs({"X": x}, module)).as_numpy("Y")
             np.testing.assert_array_equal(answer, 2 * x)
             client.close()
+        with urllib.request.urlopen(f"http://{ready['exporter']}/metrics", timeout=PATIENCE_S) as answer:
+            page = answer.read().decode()
+        assert 'brim_requests_total{class="default",model="doubler",outcome="right",reason=""} 2.0' in page
+        assert 'brim_model_loaded{model="doubler",version="1"} 1.0' in page
         prefix = prefix_of(ready["pid"])
         assert leftovers.regions_of(prefix), "the check below would prove nothing"
     assert child.returncode == 0

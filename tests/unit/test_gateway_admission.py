@@ -60,7 +60,9 @@ def test_without_a_time_a_full_batch_is_let_in() -> None:
 
 
 def test_a_service_without_a_bound_has_a_timeout_only() -> None:
-    assert admissions([Service.model_validate(TEXT)]) == {"text": Admission(None, 1_000_000, 100)}
+    assert admissions([Service.model_validate(TEXT)]) == {
+        "text": Admission(None, 1_000_000, 100, objectives_us=(200_000,))
+    }
 
 
 def test_bounds_come_from_the_service_file() -> None:

@@ -14,7 +14,6 @@ from brim.config.generate import Profile
 from brim.engine.metrics import FAMILIES, Kind
 from brim.errors import MissingTool
 from brim.gateway.clusters import cluster_name
-from brim.paths import Project
 from brim.plan import rules, series
 from brim.plan.promtool import check, find_promtool, run_tests
 from brim.plan.scaling import Fleet, Signals, thresholds_of, wanted
@@ -56,14 +55,6 @@ def words(expression: str) -> set[str]:
     return set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", bare)) - FUNCTIONS
 
 
-@pytest.fixture(scope="session")
-def promtool(checkout: Path) -> Path:
-    try:
-        return find_promtool(Project(checkout).cache_folder())
-    except MissingTool as missing:
-        pytest.skip(missing.message)
-
-
 def test_the_committed_files_are_those_of_the_service_files(brim: Brim) -> None:
     done = brim("rules", "--check")
     assert (done.code, done.out) == (0, ""), done.err
@@ -90,7 +81,7 @@ def test_structure(checkout: Path, profile: Profile) -> None:
     """What promtool checks, as far as it matters where there is none: names, order, labels, what exists."""
     names = ["text_generation"] if profile is Profile.VLLM else []
     document = rules.scaling_rules(find_services(checkout / "services", names), Fleet(), profile)
-    assert YAML(typ="safe").load(rules.rules_text(document)) == document
+    assert YAML(typ="safe").load(rules.rules_text(document, rules.SCALING_MODULES)) == document
     known = exported()
     for rule in all_rules(document):
         assert words(rule["expr"]) <= known, rule
@@ -214,7 +205,8 @@ def test_rules_and_module_decide_alike(promtool: Path, checkout: Path, tmp_path:
     """Over fleets of every kind, with figures missing and none."""
     services = find_services(checkout / "services", ["text_generation"])
     fleet = Fleet(2, 9, 1)
-    (tmp_path / "rules.yml").write_text(rules.rules_text(rules.scaling_rules(services, fleet)))
+    text = rules.rules_text(rules.scaling_rules(services, fleet), rules.SCALING_MODULES)
+    (tmp_path / "rules.yml").write_text(text)
     chance = random.Random(39)
     tests, numbers = [], set()
     for _ in range(60):
@@ -299,8 +291,10 @@ esac
 """
 DPKG = """#!/bin/sh
 mkdir -p "$3/usr/bin"
-printf '#!/bin/sh\nexit 0\n' > "$3/usr/bin/promtool"
-chmod +x "$3/usr/bin/promtool"
+for program in prometheus promtool; do
+  printf '#!/bin/sh\nexit 0\n' > "$3/usr/bin/$program"
+  chmod +x "$3/usr/bin/$program"
+done
 """
 
 
@@ -318,15 +312,15 @@ def test_it_is_taken_out_of_the_systems_package_once(tmp_path: Path, monkeypatch
     )
     said: list[str] = []
     found = find_promtool(tmp_path / "cache", on_progress=said.append)
-    assert found == tmp_path / "cache" / "promtool" / "promtool"
+    assert found == tmp_path / "cache" / "prometheus" / "promtool"
     assert said == ["reading the package list of noble", "fetching prometheus"]
-    assert sorted(path.name for path in found.parent.iterdir()) == ["lock", "promtool"]
+    assert sorted(path.name for path in found.parent.iterdir()) == ["lock", "prometheus", "promtool"]
     assert find_promtool(tmp_path / "cache", on_progress=said.append) == found
     assert len(said) == 2
 
 
 def test_one_that_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "cache" / "promtool" / "promtool"
+    program = tmp_path / "cache" / "prometheus" / "promtool"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\nexit 0\n")
     program.chmod(0o755)

@@ -75,6 +75,7 @@ class Case:
                 max_rows=time.max_batch,
                 batch_time=BatchTime(tau0_us=time.tau0_us, alpha_us=time.alpha_us),
                 classes=classes,
+                objectives_us=(self.slo_us,),
             )
             for name, time in self.models().items()
         }

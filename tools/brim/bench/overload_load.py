@@ -146,18 +146,7 @@ def measure_load(place: Place, name: str, factor: float, groups: Sequence[Group]
         ServerFailed: nothing answers.
         CouldNotTell: a generator ended, or requests stay in flight.
     """
-    duration_us = round(seconds * US_PER_S)
-    objective = Objective(PERCENTILE, place.case.slo_us)
-    jobs = [
-        Job(
-            place.gateway.endpoint,
-            Protocol.HTTP,
-            messages(place.gateway.endpoint, Protocol.HTTP, MODEL, ROWS, group.headers),
-            list(offsets(steady(group.rate_per_s, duration_us), Distribution.POISSON, seed=seed * 10 + number)),
-            OpenLoopPlan(duration_us, give_up_us=group.give_up_us, in_flight_limit=MOST_UNDER_WAY, objective=objective),
-        )
-        for number, group in enumerate(groups)
-    ]
+    jobs = jobs_of(place, groups, seconds=seconds, seed=seed)
     gauges = place.gauges(MODEL)
     try:
         before, executed = gauges.settled(), rows_of(place.executions(MODEL))
@@ -176,6 +165,22 @@ def measure_load(place: Place, name: str, factor: float, groups: Sequence[Group]
         sampler.most_waiting,
         sampler.samples,
     )
+
+
+def jobs_of(place: Place, groups: Sequence[Group], *, seconds: float, seed: int) -> list[Job]:
+    """What the groups send for some seconds, as a generator process each."""
+    duration_us = round(seconds * US_PER_S)
+    objective = Objective(PERCENTILE, place.case.slo_us)
+    return [
+        Job(
+            place.gateway.endpoint,
+            Protocol.HTTP,
+            messages(place.gateway.endpoint, Protocol.HTTP, MODEL, ROWS, group.headers),
+            list(offsets(steady(group.rate_per_s, duration_us), Distribution.POISSON, seed=seed * 10 + number)),
+            OpenLoopPlan(duration_us, give_up_us=group.give_up_us, in_flight_limit=MOST_UNDER_WAY, objective=objective),
+        )
+        for number, group in enumerate(groups)
+    ]
 
 
 def rows_of(executions: Sequence[Execution]) -> int:

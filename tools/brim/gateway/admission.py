@@ -47,6 +47,7 @@ class Admission:
         tenant_rate: what each tenant may send. None: no bound.
         pieces: the model gives several answers to a request, and is done with it when it says so.
         tells: the model's host is told a request's class and deadline, as its parameters.
+        objectives_us: what answers may take, of each class that has an objective: bounds of the gateway's histogram of times.
     """
 
     in_flight: int | None = None
@@ -57,6 +58,7 @@ class Admission:
     tenant_rate: TenantRate | None = None
     pieces: bool = False
     tells: bool = False
+    objectives_us: tuple[int, ...] = ()
 
     def for_lua(self, threads: int) -> dict[str, Any]:
         """An entry of ``ADMITTED`` as ``admission.lua`` reads it. Each of Envoy's workers counts for itself, its part."""
@@ -153,4 +155,24 @@ def _admission(service: Service, profile: Profile) -> Admission:
         tenant_rate=service.tenant_rate,
         pieces=service.generation is not None,
         tells=service.generation is not None and profile is Profile.DEFAULT,
+        objectives_us=tuple(sorted(set(objectives_us(service).values()))),
     )
+
+
+def objectives_us(service: Service) -> dict[str, int]:
+    """Class of callers -> what an answer to it may take: the service's objective, or the class's own deadline."""
+    latency_us = ms_to_us(service.slo.latency_ms)
+    if not service.callers:
+        return {DEFAULT_CLASS: latency_us}
+    return {
+        caller.name: latency_us if caller.deadline_ms is None else ms_to_us(caller.deadline_ms)
+        for caller in sorted(service.callers, key=lambda caller: caller.priority)
+    }
+
+
+def first_classes(service: Service) -> list[str]:
+    """Classes that are refused last: all of the highest priority."""
+    if not service.callers:
+        return [DEFAULT_CLASS]
+    highest = min(caller.priority for caller in service.callers)
+    return [caller.name for caller in service.callers if caller.priority == highest]

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from brim.gateway.admission import Admission
 from brim.gateway.replies import HOST_ERRORS
 from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import AROUND_HEADER, NOT, REASON_HEADER, TYPE, Document, equal
+from brim.units import US_PER_MS
+
+STATS_PREFIX = "brim"
+BOUNDS_MS = (*(1, 2, 5, 10, 20, 50, 100, 200, 500), *(1_000, 2_000, 5_000, 10_000, 20_000, 60_000, 300_000))
+"""Of the histogram of times; Envoy's own have nothing between 10 and 25."""
+HISTOGRAMS_EVERY_S = 1
+"""How often Envoy brings histograms up to date; counters always are."""
 
 STREAM_OUTCOMES = (
     *("admitted", "answered", "failed", "left", *(f"host_{reason}" for reason in HOST_ERRORS)),
@@ -38,7 +48,8 @@ def counters() -> list[Document]:
         counters=[{"stat": {"name": "requests", "tags": tags}, "value_fixed": 1}],
         histograms=[
             {
-                "stat": {"name": "request_duration", "tags": tags[:3]},
+                # Those of the counter, so that whoever compares the two finds the same requests in both.
+                "stat": {"name": "request_duration", "tags": tags},
                 "unit": "Milliseconds",
                 "value_format": "%DURATION%",
             }
@@ -67,5 +78,29 @@ def logger(which: Document, **stats: list[Document]) -> Document:
     return {
         "name": "envoy.access_loggers.stats",
         "filter": which,
-        "typed_config": {"@type": f"{TYPE}extensions.access_loggers.stats.v3.Config", "stat_prefix": "brim", **stats},
+        "typed_config": {
+            "@type": f"{TYPE}extensions.access_loggers.stats.v3.Config",
+            "stat_prefix": STATS_PREFIX,
+            **stats,
+        },
     }
+
+
+def bounds_ms(admitted: Mapping[str, Admission]) -> list[int]:
+    """Of the histogram of times. Every objective is one of them, or how many were in time could only be guessed.
+
+    Envoy cuts a time down to whole milliseconds, so such a part of an objective changes nothing.
+    """
+    objectives = {bound_ms(one) for bounds in admitted.values() for one in bounds.objectives_us}
+    return sorted({*BOUNDS_MS, *objectives})
+
+
+def bound_ms(objective_us: int) -> int:
+    """The bound of the histogram that stands for an objective."""
+    return max(1, objective_us // US_PER_MS)
+
+
+def histogram_settings(admitted: Mapping[str, Admission]) -> Document:
+    """``stats_config`` with those bounds (``envoy.config.metrics.v3.StatsConfig``)."""
+    bounds = [float(bound) for bound in bounds_ms(admitted)]
+    return {"histogram_bucket_settings": [{"match": {"prefix": f"{STATS_PREFIX}."}, "buckets": bounds}]}

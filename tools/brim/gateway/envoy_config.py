@@ -23,7 +23,7 @@ from brim.gateway.clusters import (
     own_pages_cluster,
     triton_cluster,
 )
-from brim.gateway.counters import STREAM_OUTCOMES, counters
+from brim.gateway.counters import HISTOGRAMS_EVERY_S, STREAM_OUTCOMES, counters, histogram_settings
 from brim.gateway.health import Canary
 from brim.gateway.limits import RequestLimits
 from brim.gateway.lua import as_lua
@@ -87,6 +87,8 @@ def envoy_config(
             ],
         },
         "overload_manager": _overload_manager(limits),
+        "stats_config": histogram_settings(models),
+        "stats_flush_interval": f"{HISTOGRAMS_EVERY_S}s",
         # Where bounds are set anew when the number of replicas changes.
         **({"layered_runtime": {"layers": [{"name": "bounds", "admin_layer": {}}]}} if replicas else {}),
     }

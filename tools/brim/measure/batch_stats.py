@@ -158,17 +158,35 @@ def parse_statistics(document: Mapping[str, Any], model: str) -> dict[str, Count
     Raises:
         UnreadableStatistics: it has another form, or does not hold the model.
     """
-    try:
-        entries = [entry for entry in document["model_stats"] if entry["name"] == model]
-        versions = {str(entry.get("version", "")): _counters(entry) for entry in entries}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UnreadableStatistics(
-            f"{model}: the statistics have another form than Triton's: {error!r}",
-            hint="this needs a server with Triton's statistics extension",
-        ) from error
+    versions = parse_every_model(document, only=model).get(model)
     if not versions:
         raise UnreadableStatistics(f"{model}: the statistics do not hold this model", hint="check the model's name")
     return versions
+
+
+def parse_every_model(document: Mapping[str, Any], *, only: str | None = None) -> dict[str, dict[str, Counters]]:
+    """Totals by model and version from the JSON answer. Entries of the same model and version are one.
+
+    Args:
+        document: the answer.
+        only: leave other models out.
+
+    Raises:
+        UnreadableStatistics: it has another form.
+    """
+    found: dict[str, dict[str, Counters]] = {}
+    try:
+        for entry in document["model_stats"]:
+            if only in (None, entry["name"]):
+                versions, version = found.setdefault(entry["name"], {}), str(entry.get("version", ""))
+                counters = _counters(entry)
+                versions[version] = _together(versions[version], counters) if version in versions else counters
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise UnreadableStatistics(
+            f"{only or 'all models'}: the statistics have another form than Triton's: {error!r}",
+            hint="this needs a server with Triton's statistics extension",
+        ) from error
+    return found
 
 
 def parse_failures(metrics: str, model: str) -> dict[str, int]:
@@ -283,6 +301,14 @@ def _plus(one: Sized, other: Sized) -> Sized:
         one.infer_ns + other.infer_ns,
         one.output_ns + other.output_ns,
     )
+
+
+def _together(one: Counters, other: Counters) -> Counters:
+    names = ("inferences", "executions", "succeeded", "failed", "queued", "queue_ns")
+    by_size = dict(one.by_size)
+    for size, sized in other.by_size.items():
+        by_size[size] = _plus(by_size[size], sized) if size in by_size else sized
+    return Counters(**{name: getattr(one, name) + getattr(other, name) for name in names}, by_size=by_size)
 
 
 def _backwards(what: str) -> CountersWentBackwards:

@@ -1,11 +1,11 @@
-"""Prometheus' alerts about a fleet, over what ``brim.plan.rules`` records."""
+"""Prometheus' alerts: what they have in common, and those about a fleet, over what ``brim.plan.rules`` records."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from brim.gateway.admission import DEFAULT_CLASS
+from brim.gateway.admission import first_classes
 from brim.plan.series import (
     FLEET_JOB,
     GATEWAY_JOB,
@@ -22,50 +22,52 @@ from brim.plan.series import (
 from brim.service.schema import Service
 
 Document = dict[str, Any]
+RUNBOOKS = "docs/runbooks"
+"""In the checkout."""
 
 
 def scaling_alerts(services: Sequence[Service]) -> list[Document]:
     """What tells people that a fleet is short, that callers are refused, or that figures and replicas are missing."""
-    most_important = "|".join(sorted({_first_class(service) for service in services}))
+    most_important = "|".join(sorted({name for service in services for name in first_classes(service)}))
     waiting = f'sum by (job, model, instance) ({PENDING}{{job="{FLEET_JOB}"}})'
     answered = f'sum by (job, model, instance) (rate({SUCCESS}{{job="{FLEET_JOB}"}}[{RATE_WINDOW_S}s]))'
     return [
-        _alert(
+        alert(
             "BrimFleetShort",
             f"{PRESSURE} >= 1",
             "2m",
             "warning",
             "{{ $labels.job }} is at {{ $value }} of its limit: more replicas are wanted than are ready",
         ),
-        _alert(
+        alert(
             "BrimFleetAtMaximum",
             f"({UNBOUNDED} > {MOST}) and {PRESSURE} >= 1",
             "5m",
             "page",
             "{{ $labels.job }} wants {{ $value }} replicas, more than it may have",
         ),
-        _alert(
+        alert(
             "BrimBatchShed",
             _refused('reason="shed"'),
             "1m",
             "info",
             "{{ $labels.model }}: {{ $value }} batch requests a second are refused so that others are answered in time",
         ),
-        _alert(
+        alert(
             "BrimInteractiveRefused",
             _refused(f'class=~"{most_important}", reason=~"{REFUSALS}"'),
             "1m",
             "page",
             "{{ $labels.model }}: {{ $value }} of the most important requests a second are refused",
         ),
-        _alert(
+        alert(
             "BrimMetricsMissing",
             f'{INCOMPLETE} > 0 or absent(up{{job="{FLEET_JOB}"}})',
             "5m",
             "warning",
             "{{ $labels.job }}: figures are missing, so the number of replicas is not lowered",
         ),
-        _alert(
+        alert(
             "BrimReplicaDown",
             # One that starts does not answer either, and may take its time.
             f'up{{job="{FLEET_JOB}"}} == 0',
@@ -73,7 +75,7 @@ def scaling_alerts(services: Sequence[Service]) -> list[Document]:
             "warning",
             "{{ $labels.instance }} does not answer",
         ),
-        _alert(
+        alert(
             "BrimReplicaSilent",
             f"({waiting} > 0) and ({answered} == 0)",
             "1m",
@@ -87,15 +89,12 @@ def _refused(which: str) -> str:
     return f'sum by (job, model) (rate({GATEWAY_REQUESTS}{{job="{GATEWAY_JOB}", {which}}}[{RATE_WINDOW_S}s])) > 0'
 
 
-def _alert(name: str, expression: str, lasting: str, severity: str, summary: str) -> Document:
+def alert(name: str, expression: str, lasting: str, severity: str, summary: str) -> Document:
+    """A rule that tells people, and where they read what to do: each has a page of its name in the documentation."""
     return {
         "alert": name,
         "expr": expression,
         "for": lasting,
         "labels": {"severity": severity},
-        "annotations": {"summary": summary},
+        "annotations": {"summary": summary, "runbook_url": f"{RUNBOOKS}/{name}.md"},
     }
-
-
-def _first_class(service: Service) -> str:
-    return min(service.callers, key=lambda caller: caller.priority).name if service.callers else DEFAULT_CLASS

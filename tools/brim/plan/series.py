@@ -25,3 +25,30 @@ ANSWERED, MEAN_WAIT = "brim_model:answered_requests:rate", "brim_model:queue_us:
 TTFT_P90, KV_MEAN = "brim_model:ttft_us:p90", "brim_model:kv_usage:mean"
 WAITING_LIMIT, QUEUE_LIMIT = "brim_model:waiting_requests:limit", "brim_model:queue_us:limit"
 TTFT_LIMIT, KV_LIMIT = "brim_model:ttft_us:limit", "brim_model:kv_usage:limit"
+EXPORTER_JOB = "brim"
+"""Of ``brim exporter``."""
+BATCH_ROWS, BUSY_US, INSTANCES, MAX_ROWS = (
+    "brim_batch_rows",
+    "brim_busy_us_total",
+    "brim_instances",
+    "brim_max_batch_rows",
+)
+REQUESTS, MODEL_LOADED, SOURCE_UP = "brim_requests_total", "brim_model_loaded", "brim_exporter_source_up"
+"""Of its page."""
+RATE, OUTCOME_RATE, REFUSED_RATE = (
+    "brim_service:rate:sum",
+    "brim_service:outcome_rate:sum",
+    "brim_service:refused_rate:sum",
+)
+GOODPUT, GOOD, ELIGIBLE_RATE = "brim_service:goodput:rate", "brim_service:good:rate", "brim_service:eligible:rate"
+GOODPUT_RATIO, ERROR_BUDGET = "brim_service:goodput_ratio:rate", "brim_service:error_budget:ratio"
+BURN, BURN_LIMIT = "brim_service:slo_burn:ratio", "brim_service:slo_burn:limit"
+LATENCY_P50, LATENCY_P99 = "brim_service:latency_us:p50", "brim_service:latency_us:p99"
+MEAN_BATCH, FILL, DUTY = "brim_service:mean_batch:rows", "brim_service:fill:ratio", "brim_service:duty:ratio"
+QUEUED, QUEUED_LIMIT, WAITING_NOW = (
+    "brim_service:queue_us:mean",
+    "brim_service:queue_us:limit",
+    "brim_service:waiting:sum",
+)
+EVERY_CLASS = "all"
+"""In place of a class, of a language model, whose host does not tell its callers' classes apart."""

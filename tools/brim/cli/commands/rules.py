@@ -1,9 +1,10 @@
-"""``brim rules``: Prometheus' rules for scaling and its alerts, printed, written or checked."""
+"""``brim rules``: Prometheus' rules and alerts, for scaling and for people, printed, written or checked."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,9 @@ from brim.config.generate import Profile, profiles_of
 from brim.errors import InputError
 from brim.paths import find_project
 from brim.plan.alerts import Document
-from brim.plan.rules import rules_text, scaling_rules
+from brim.plan.rules import SCALING_MODULES, rules_text, scaling_rules
 from brim.plan.scaling import LEAST_SPARES, Fleet
+from brim.plan.service_rules import MODULES, service_rules
 from brim.service.load import find_services
 from brim.service.schema import Service
 
@@ -26,6 +28,15 @@ PLACES = {
     "deploy/chart/files/scaling-vllm.yml": Profile.VLLM,
 }
 """The committed files: for a Prometheus of one's own, and those of the chart, which can read only what it holds."""
+SERVICE_PLACE = "monitoring/rules/service.yml"
+"""Of the rules for people, which need `brim exporter` beside each server."""
+
+
+class Kind(StrEnum):
+    """Which rules are printed."""
+
+    SCALING = "scaling"
+    SERVICE = "service"
 
 
 def rules(
@@ -34,26 +45,35 @@ def rules(
     max_replicas: Annotated[int, typer.Option(help="Never more.")] = 8,
     spares: Annotated[int, typer.Option(help="Replicas kept warm beyond what is needed.")] = LEAST_SPARES,
     profile: Annotated[Profile, typer.Option(help="What the servers run; of vLLM less is known.")] = Profile.DEFAULT,
+    kind: Annotated[
+        Kind, typer.Option(help="scaling: how many replicas. service: objectives, batches and waits, for people.")
+    ] = Kind.SCALING,
     check: Annotated[
         bool, typer.Option("--check", help="Compare the committed files; exit 1 on a difference.")
     ] = False,
     write: Annotated[bool, typer.Option("--write", help="Write the committed files.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Generate the scaling rules from the service files."""
+    """Generate Prometheus' rules and alerts from the service files."""
     project = find_project()
     if check and write:
         raise InputError("--check and --write exclude each other", hint="--check compares, --write changes")
     fleet = Fleet(min_replicas, max_replicas, spares)
     services = find_services(project.services, names or [])
     if not check and not write:
-        document = _of(services, fleet, profile)
+        if kind is Kind.SCALING:
+            document, modules = _of(services, fleet, profile), SCALING_MODULES
+        else:
+            document, modules = service_rules(services), MODULES
         if as_json:
             put_answer("rules", {"rules": document})
         else:
-            put(rules_text(document))
+            put(rules_text(document, modules))
         return 0
-    texts = {place: rules_text(_of(services, fleet, of_profile)) for place, of_profile in PLACES.items()}
+    texts = {
+        place: rules_text(_of(services, fleet, of_profile), SCALING_MODULES) for place, of_profile in PLACES.items()
+    }
+    texts[SERVICE_PLACE] = rules_text(service_rules(services), MODULES)
     differing = [place for place, text in texts.items() if _content(project.root / place) != text]
     if write:
         for place in differing:

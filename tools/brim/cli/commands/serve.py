@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import psutil
 import typer
@@ -51,6 +51,9 @@ from brim.service.schema import Service
 from brim_export.artifact import ARTIFACT_NAME, verify
 from brim_export.language_model_record import LanguageModelRecord
 from brim_export.service_export import VERSION
+
+if TYPE_CHECKING:
+    from brim.exporter.serve import ExporterBeside
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Chosen by the system when absent.")]
 BOUNDS = Bounds()
@@ -121,6 +124,10 @@ def serve(
     grpc_port: Port = None,
     metrics_port: Port = None,
     gateway_port: Port = None,
+    exporter_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Also a page of `brim exporter`, on this port; 0: chosen by the system."),
+    ] = None,
     gateway: Annotated[
         bool, typer.Option("--gateway/--no-gateway", help="Envoy in front: checks, bounds and deadlines.")
     ] = True,
@@ -149,7 +156,9 @@ def serve(
     The embedded server is supervised; for a container, Docker or whatever runs it has to do that.
     """
     if replicas > 1:
-        _require_alone(gateway=gateway, container=container, supervise=supervise, url=url)
+        _require_alone(
+            gateway=gateway, container=container, supervise=supervise, url=url, exporter=exporter_port is not None
+        )
     project = find_project()
     services = find_services(project.services, names or [])
     if not names:
@@ -161,6 +170,11 @@ def serve(
             )
     models = [service.name for service in services]
     if url is not None:
+        if exporter_port is not None:
+            raise InputError(
+                f"--exporter-port {exporter_port} with --url: this command ends at once, and an exporter with it",
+                hint="`brim exporter --server HOST:PORT` looks at a server that already runs",
+            )
         return _already_running(url, services, as_json)
     require_artifacts(project, services, profile)
     loaded = [model for service in services for model in models_of(service, profile)]
@@ -220,11 +234,16 @@ def serve(
             front = None
             if gateway:
                 front = stack.enter_context(gateway_before(server.endpoint, project, services, profile, gateway_port))
+            exporter = None
+            if exporter_port is not None:
+                exporter = stack.enter_context(_exporter_of(server.endpoint, front, exporter_port))
             ready = {
                 "event": "ready",
                 **server.endpoint.as_json(),
                 "gateway": front.endpoint.http if front else None,
                 "gateway_metrics": front.metrics if front else None,
+                "gateway_admin": front.admin if front else None,
+                "exporter": exporter.address if exporter else None,
                 "models": models,
                 "pid": server.pid,
             }
@@ -271,6 +290,7 @@ def serve_many(
             **endpoint.as_json(),
             "gateway": front.endpoint.http,
             "gateway_metrics": front.metrics,
+            "gateway_admin": front.admin,
             "picker_metrics": None if plan is None else plan.place.metrics,
             "models": names,
             "pid": fleet.first.server.pid,
@@ -281,7 +301,15 @@ def serve_many(
         look_after(fleet, front, picker)
 
 
-def _require_alone(*, gateway: bool, container: bool, supervise: bool, url: str | None) -> None:
+def _exporter_of(endpoint: Endpoint, front: Gateway | None, port: int) -> ExporterBeside:
+    from brim.exporter.serve import ExporterBeside
+    from brim.exporter.sources import Sources
+
+    admin = front.admin if front else None
+    return ExporterBeside(Sources(endpoint.http, gateway_admin=admin), port=port, on_change=say)
+
+
+def _require_alone(*, gateway: bool, container: bool, supervise: bool, url: str | None, exporter: bool) -> None:
     """Refuse what does not go with replicas.
 
     Raises:
@@ -292,11 +320,13 @@ def _require_alone(*, gateway: bool, container: bool, supervise: bool, url: str 
         "--container": container,
         "--no-supervise": not supervise,
         "--url": url is not None,
+        "--exporter-port": exporter,
     }
     given = [flag for flag, is_given in faults.items() if is_given]
     if given:
         raise InputError(
-            f"--replicas with {', '.join(given)}: replicas are embedded servers, each supervised, behind the gateway",
+            f"--replicas with {', '.join(given)}: replicas are embedded servers, each supervised and each with an exporter of "
+            "its own, behind the gateway",
             hint=f"leave {' and '.join(given)} out",
         )
 
@@ -381,6 +411,8 @@ def _already_running(url: str, services: Sequence[Service], as_json: bool) -> in
         **endpoint.as_json(),
         "gateway": None,
         "gateway_metrics": None,
+        "gateway_admin": None,
+        "exporter": None,
         "models": models,
         "pid": None,
     }
