@@ -88,7 +88,7 @@ def _commands(services: Services) -> Iterator[tuple[str, str]]:
                     name,
                     f"its profile {'wants a' if wants_gpu else 'wants no'} GPU, and it is given {_gpus(service)}",
                 )
-        if name.startswith("export"):
+        if given[:1] == ["bash"] and given[1].endswith("/export.sh"):
             yield from ((name, fault) for fault in _unknown_services(given[2:]))
         if name == "engines":
             yield from ((name, fault) for fault in _engines(given[2:], services))

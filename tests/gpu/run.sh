@@ -40,7 +40,7 @@ case $PROVIDER in
     VENV=${VENV:-.venv} EXECUTION=CPUExecutionProvider
     ISOLATE=(--requests 200 --callers 32)
     DEVICE=(--cpu --points 4 --rounds 3 --seconds 1)
-    TUNE=(--settings 1 --repeats 1 --run-ms 500 --tau-budget-ms 1000 --budget-s 10)
+    TUNE=(--settings 1 --repeats 1 --run-ms 300 --tau-budget-ms 500 --budget-s 10)
     ;;
   *) wrong "PROVIDER is $PROVIDER" "cuda or cpu" ;;
 esac
@@ -54,10 +54,9 @@ environment() {
   if test -n "${WHEELS:-}"; then export PIP_NO_INDEX=1 PIP_FIND_LINKS="$WHEELS"; fi
   make VENV="$VENV" ${PYTHON:+PYTHON="$PYTHON"} env || return 3
   test -f "$VENV/.gpu" && return
-  # Both packages are the module onnxruntime: the CPU's goes, the GPU's of the same version comes, with CUDA as packages.
-  version=$(sed -n 's/^onnxruntime==//p' requirements.lock)
+  # Both packages are the module onnxruntime: the CPU's goes, the GPU's comes.
   "$VENV/bin/python" -m pip uninstall --quiet --yes onnxruntime &&
-    "$VENV/bin/python" -m pip install --quiet "onnxruntime-gpu[cuda,cudnn]==$version" && touch "$VENV/.gpu" || return 3
+    "$VENV/bin/python" -m pip install --quiet --constraint requirements.lock -r requirements-gpu.lock && touch "$VENV/.gpu" || return 3
 }
 
 # Where ONNX Runtime finds no GPU it takes the CPU and says so in the server's log: then nothing after it counts.
@@ -88,10 +87,10 @@ step() {
   elif test "$(type -t "$1")" = function; then
     # timeout starts programs, so the function goes with a shell of its own.
     export -f "$1"
-    timeout --kill-after=10 "$bound_s" bash -c "$1" >"$OUT/$name.log" 2>&1
+    timeout --kill-after=30 "$bound_s" bash -c "$1" >"$OUT/$name.log" 2>&1
     code=$?
   else
-    timeout --kill-after=10 "$bound_s" "$@" >"$OUT/$name.log" 2>&1
+    timeout --kill-after=30 "$bound_s" "$@" >"$OUT/$name.log" 2>&1
     code=$?
   fi
   # What timeout ended, and what could not be started, has told nothing.

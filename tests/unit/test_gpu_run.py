@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -54,6 +55,16 @@ def test_every_command_of_the_plan_is_one_that_brim_takes(provider: str) -> None
 def test_the_whole_stays_below_eight_minutes() -> None:
     (line,) = (line for line in SCRIPT.read_text().splitlines() if line.startswith("BUDGET_S="))
     assert int(line.rpartition("-")[2].rstrip("}")) + 10 <= LIMIT_S
+
+
+def test_the_gpu_s_onnx_runtime_is_no_newer_than_the_one_that_is_tested() -> None:
+    def pinned(file: str, package: str) -> tuple[int, ...]:
+        (version,) = re.findall(rf"^{package}(?:\[[\w,]+\])?==([\d.]+)$", (ROOT / file).read_text(), re.MULTILINE)
+        return tuple(map(int, version.split(".")))
+
+    assert pinned("requirements-gpu.lock", "onnxruntime-gpu") <= pinned("requirements.lock", "onnxruntime")
+    for user in (SCRIPT, ROOT / "deploy" / "image" / "Dockerfile"):
+        assert "-r requirements-gpu.lock" in user.read_text()
 
 
 def test_a_check_says_that_there_is_no_gpu(tmp_path: Path) -> None:
