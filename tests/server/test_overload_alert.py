@@ -18,7 +18,7 @@ from brim.plan.series import BURN
 
 # 20 rows take 150 ms: 133 a second, and at most 60 requests in flight.
 CASE = OneModel(KnownTime(tau0_us=50_000, alpha_us=5_000, max_batch=20, record=True), slo_us=1_000_000)
-SHORT = Effort(divided_by=40.0, calm_s=4.0, chunk_s=3.0, most_s=120.0)
+SHORT = Effort(divided_by=40.0, calm_s=2.0, chunk_s=2.0, most_s=120.0)
 
 
 def test_it_fires_under_overload_and_ends_after_it(checkout: Path, tmp_path: Path) -> None:

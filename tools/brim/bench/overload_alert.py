@@ -187,7 +187,7 @@ def overload_alert(
             pages = {FLEET_JOB: metrics, GATEWAY_JOB: place.gateway.metrics, EXPORTER_JOB: exporter.address}
             config = scrape_config(pages, every_s=SCRAPE_EVERY_S, rules=(rules,))
             with start(config, folder / "prometheus", cache=cache, on_progress=on_progress) as prometheus:
-                wait_scraped(prometheus)
+                wait_scraped(prometheus, len(pages))
                 with AlertWatch(prometheus, on_change) as watch:
                     load = _Load(place, effort, watch, seed)
                     on_progress(f"calm: {effort.calm_factor:g} of the capacity of {case.full_rate_per_s:.0f}/s")
@@ -204,20 +204,22 @@ def overload_alert(
     return Shown(case, effort, tuple(watch.changes), offered, figures)
 
 
-def wait_scraped(prometheus: Prometheus) -> None:
-    """Wait until every page has been read.
+def wait_scraped(prometheus: Prometheus, pages: int) -> None:
+    """Wait until so many pages have been read; Prometheus takes some seconds before it begins.
 
     Raises:
         CouldNotTell: one is not, with Prometheus' reason.
     """
     deadline_s = time.monotonic() + SCRAPED_TIMEOUT_S
     while True:
-        missing = [one for one in prometheus.targets() if one.health != "up"]
-        if not missing:
+        targets = prometheus.targets()
+        missing = [one for one in targets if one.health != "up"]
+        if len(targets) >= pages and not missing:
             return
         if time.monotonic() > deadline_s:
+            reasons = [f"{one.job} {one.instance}: {one.error or one.health}" for one in missing]
             raise CouldNotTell(
-                "; ".join(f"{one.job} {one.instance}: {one.error or one.health}" for one in missing),
+                "; ".join(reasons) or f"Prometheus knows {len(targets)} of {pages} pages",
                 hint="Prometheus has to read every page once",
             )
         time.sleep(POLL_S)

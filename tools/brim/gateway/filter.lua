@@ -68,19 +68,24 @@ local function look_at(handle)
   local text = body and body:getBytes(0, body:length()) or ""
   local fine, asked, name = pcall(check, text, header_length)
   if not fine then
+    -- Over gRPC the name is in what could not be read.
+    local named = match(path, "^/v2/models/([^/?]+)")
+    if models[named] then
+      handle:streamInfo():dynamicMetadata():set("brim", "model", named)
+    end
     return answer(handle, is_grpc, 400, 3, "bad_request", type(asked) == "table" and asked.text or error(asked, 0))
   end
   name = name or match(path, "^/v2/models/([^/?]+)")
   local model = models[name]
   local class, metadata
   if model then
+    metadata = handle:streamInfo():dynamicMetadata()
+    metadata:set("brim", "model", name)
     class_name = class_name or asked.class
     class = class_of(model.bounds, class_name, asked.priority)
     if not class or (asked.class and asked.class ~= class.name) then
       return answer(handle, is_grpc, 400, 3, "unknown_class", no_class(model, name, class and asked.class or class_name))
     end
-    metadata = handle:streamInfo():dynamicMetadata()
-    metadata:set("brim", "model", name)
     metadata:set("brim", "class", class.name)
   end
   headers = handle:headers() -- what was fetched before the body came is dead by now

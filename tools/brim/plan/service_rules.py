@@ -132,7 +132,7 @@ def _latency(name: str, part: float, window: str) -> Document:
 
 def _objective(tensors: Sequence[Service], texts: Sequence[Service], timing: Timing) -> list[Document]:
     now = duration(timing.rate_s)
-    records = []
+    records: list[Document] = []
     for window in map(duration, timing.windows_s):
         records += _window(tensors, texts, window)
     good = [
