@@ -5,6 +5,7 @@ The checks take the services as compose resolved them under one profile, and ret
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -212,7 +213,12 @@ def _envoy(service: Mapping[str, Any]) -> Mapping[str, Any]:
     place = on_host(service, PurePosixPath(named))
     if not isinstance(place, Path) or not place.is_file():
         return {}
-    document: Mapping[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return _json(place)
+
+
+@functools.cache
+def _json(file: Path) -> Mapping[str, Any]:
+    document: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return document
 
 
@@ -305,9 +311,11 @@ def _scraped(services: Services, name: str) -> Iterator[str]:
 def _datasources(services: Services, name: str) -> Iterator[str]:
     folder = on_host(services[name], PurePosixPath("/etc/grafana/provisioning"))
     files = sorted(folder.rglob("*.y*ml")) if isinstance(folder, Path) else []
+    found = 0
     for file in files:
         document = YAML(typ="safe").load(file.read_text(encoding="utf-8")) or {}
         for source in document.get("datasources", ()):
+            found += 1
             for host, port in ADDRESS.findall(str(source.get("url"))):
                 fault = _answers(services, name, host, int(port))
                 if fault:
@@ -317,6 +325,8 @@ def _datasources(services: Services, name: str) -> Iterator[str]:
             place = on_host(services[name], path)
             if not isinstance(place, Path) or not list(place.rglob("*.json")):
                 yield f"{file.relative_to(ROOT)}: {path} holds no dashboard"
+    if not found:
+        yield "provisions no datasource"
 
 
 def _hardening(services: Services) -> Iterator[tuple[str, str]]:

@@ -117,6 +117,12 @@ def _publish(target: int) -> Callable[[Document], None]:
     return slip
 
 
+def _grafana(services: Document) -> None:
+    """A folder that is there, and provisions nothing of ours."""
+    for mount in services["grafana"]["volumes"]:
+        mount["source"] = mount["source"].replace("/monitoring/grafana", "/monitoring/rules")
+
+
 def _writable(services: Document) -> None:
     for mount in services["prometheus"]["volumes"]:
         mount.pop("read_only", None)
@@ -158,6 +164,7 @@ def _writable(services: Document) -> None:
         ),
         ("token", _replaced("--model-config-name=vllm", "--model-config-name=onnx-gpu"), "text_generation"),
         ("gpu", _publish(8081), "on which nothing answers"),
+        ("gpu", _grafana, "provisions no datasource"),
         ("gpu", _writable, "can write to the checkout"),
         ("gpu", _without("grafana", "healthcheck"), "has no health check"),
         ("gpu", _without("gateway", "logging"), "no limit on its log"),
