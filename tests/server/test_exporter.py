@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -164,6 +167,23 @@ def test_the_command_prints_it_once(stack: Stack, brim: Brim) -> None:
     done = brim("exporter", "--server", "x", "--gateway-admin", "a:1", "--gateway-metrics", "b:2")
     assert done.code == 2
     assert "--server x: expected host:port" in done.err and "give one of them" in done.err
+
+
+def test_the_command_serves_until_it_is_told_to_stop(stack: Stack) -> None:
+    command = [sys.executable, "-m", "brim", "exporter", "--server", stack.server.endpoint.http, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            ready = json.loads(child.stdout.readline())
+            with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as answer:
+                page = answer.read().decode()
+            child.send_signal(signal.SIGTERM)
+            rest, said = child.communicate(timeout=PATIENCE_S)
+        finally:
+            child.kill()
+    assert ready["event"] == "ready" and f'brim_batch_rows_count{{model="{MODEL}"' in page
+    assert 'source="gateway"' not in page
+    assert (child.returncode, rest, said) == (0, "", "")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from brim.monitor.programs import Program, find_program
 from brim.paths import Project
 from brim.plan.burn import duration
 from brim.plan.series import BURN
+from tests.conftest import Brim
 
 # 20 rows take 150 ms: 133 a second, and at most 60 requests in flight.
 CASE = OneModel(KnownTime(tau0_us=50_000, alpha_us=5_000, max_batch=20, record=True), slo_us=1_000_000)
@@ -42,6 +43,9 @@ def test_it_fires_under_overload_and_ends_after_it(checkout: Path, tmp_path: Pat
     assert shown.as_json()["changes"][-1]["state"] in list(State)
 
 
-def test_what_shows_nothing_is_refused() -> None:
+def test_what_shows_nothing_is_refused(brim: Brim) -> None:
     with pytest.raises(InputError, match=r"factor 1: .*; calm_factor 1: .*; most_s 0: "):
         Effort(factor=1, calm_factor=1, most_s=0)
+    done = brim("demo", "overload", "--factor", "1")
+    assert (done.code, done.out) == (2, "") and "factor 1: expected 1.5 to 20" in done.err
+    assert brim("demo", "overload", "--divide-times-by", "0").code == 2

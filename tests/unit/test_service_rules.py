@@ -161,29 +161,38 @@ def test_promtool_tests_pass(promtool: Path, checkout: Path) -> None:
     assert run_tests(promtool, checkout / "monitoring" / "tests" / "service.yml") == ""
 
 
-def test_promtool_tests_can_fail(promtool: Path, checkout: Path, tmp_path: Path) -> None:
-    """Each part of an expression that matters, turned around, is noticed."""
+MISSED, FIRST_TOKENS, BATCHES, SYMPTOMS = "an objective that", "first tokens", "batches of all", "symptoms"
+OTHER_BOUND, BELOW = "a bound as Prometheus 3", "just below every limit"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "noticed_by"),
+    [
+        ("or on (model, class) (0 *", "or on (model, class) (9 *", MISSED),
+        (", code!~", ", reason!~", MISSED),
+        (f"{series.GOOD} / (", f"{series.GOOD} * (", MISSED),
+        ('pace="fast"}) and on (model, class)', 'pace="fast"}) unless on (model, class)', MISSED),
+        ("([.]0)?", "", OTHER_BOUND),
+        (">= 0.95", ">= 0.9", BELOW),
+        ("max by (model) (brim_model_loaded", "min by (model) (brim_model_loaded", BELOW),
+        ("expr: vector(125000)", "expr: vector(120000)", BELOW),
+        ('reason!~"too_long_.*"', 'reason!~"none"', FIRST_TOKENS),
+        ('_count{job="brim"}[1m])) > 0)', '_count{job="brim"}[1m])))', BATCHES),
+        (" unless on (model) (sum by (model) (rate(vllm:", " or on (model) (sum by (model) (rate(vllm:", SYMPTOMS),
+    ],
+)
+def test_promtool_tests_can_fail(
+    right: str, wrong: str, noticed_by: str, promtool: Path, checkout: Path, tmp_path: Path
+) -> None:
+    """A part of an expression that matters, turned around, is noticed, and by the test that is about it."""
     good = (checkout / "monitoring" / "rules" / "service.yml").read_text()
-    for folder in ("tests", "rules"):
-        (tmp_path / folder).mkdir()
-    tests = (checkout / "monitoring" / "tests" / "service.yml").read_text()
-    (tmp_path / "tests" / "service.yml").write_text(tests)
-    for right, wrong in (
-        ("or on (model, class) (0 *", "or on (model, class) (9 *"),
-        (", code!~", ", reason!~"),
-        ("([.]0)?", ""),
-        ('reason!~"too_long_.*"', 'reason!~"none"'),
-        (f"{series.GOOD} / (", f"{series.GOOD} * ("),
-        ('pace="fast"}) and on (model, class)', 'pace="fast"}) unless on (model, class)'),
-        ('_count{job="brim"}[1m])) > 0)', '_count{job="brim"}[1m])))'),
-        (
-            " unless on (model) (sum by (model) (rate(vllm:generation",
-            " or on (model) (sum by (model) (rate(vllm:generation",
-        ),
-    ):
-        assert right in good, right
-        (tmp_path / "rules" / "service.yml").write_text(good.replace(right, wrong))
-        assert run_tests(promtool, tmp_path / "tests" / "service.yml") != "", right
+    document = YAML(typ="safe").load((checkout / "monitoring" / "tests" / "service.yml").read_text())
+    (about,) = (one for one in document["tests"] if one["name"].startswith(noticed_by))
+    assert right in good
+    (tmp_path / "service.yml").write_text(good.replace(right, wrong))
+    with (tmp_path / "tests.yml").open("w") as file:
+        YAML().dump({**document, "rule_files": ["service.yml"], "tests": [about]}, file)
+    assert run_tests(promtool, tmp_path / "tests.yml") != ""
 
 
 def test_a_mean_wait_is_not_diluted_by_models_that_nobody_asks(

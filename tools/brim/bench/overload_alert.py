@@ -16,8 +16,6 @@ from brim.bench.overload_case import BATCH, INTERACTIVE, MODEL, Case
 from brim.bench.overload_load import PERCENTILE, Group, jobs_of
 from brim.bench.overload_place import Place
 from brim.errors import CouldNotTell, InputError
-from brim.exporter.serve import ExporterBeside
-from brim.exporter.sources import Sources
 from brim.measure.accounting import Outcome
 from brim.measure.known_time import INPUT, OUTPUT, WIDTH, KnownTime
 from brim.measure.openloop_processes import run_jobs
@@ -175,6 +173,10 @@ def overload_alert(
         ServerFailed: something did not start.
         CouldNotTell: a page is not read, or a generator ended.
     """
+    # These take a moment to load, which commands that only know this one's options have not to wait for.
+    from brim.exporter.serve import ExporterBeside
+    from brim.exporter.sources import Sources
+
     folder.mkdir(parents=True, exist_ok=True)
     rules = folder / "service.yml"
     rules.write_text(rules_text(service_rules([service_of(case)], effort.timing), MODULES), encoding="utf-8")

@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from brim.errors import InputError
-from brim.plan.series import EVALUATED_EVERY_S, RATE_WINDOW_S
+from brim.plan.series import RATE_WINDOW_S
 from brim.service.schema import Service
 
 MOST_BAD = 0.5
 """Part of the requests that, when it misses the objective, tells somebody whatever the budget: of a budget of 10 % no burn is above 10."""
+EVALUATED_EVERY_S = 15
+"""As often as pages are usually read. Windows of hours are not for free, and nothing here is in such a hurry as scaling."""
 LEAST_RATE_S = 5.0
 """Window of a rate that still sees two changes of a histogram that comes every second."""
 MOST_DIVISION = 600

@@ -34,7 +34,7 @@ def exporter(
     as_json: JsonFlag = False,
 ) -> int:
     """Give Prometheus the batch sizes, busy times, launches and outcomes of one server and its gateway, until SIGTERM or Ctrl-C."""
-    # aiohttp and the page's library take a moment to load, which no other command has to wait for.
+    # The page's library takes a moment to load, which no other command has to wait for.
     from brim.exporter.serve import Exporter, serve
     from brim.exporter.sources import Sources
 
