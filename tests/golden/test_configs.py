@@ -145,16 +145,8 @@ def test_needed_files_are_those_that_the_profile_reads(tmp_path: Path, everythin
         "everything-native/1/model.onnx",
     ]
     assert needed(Profile.TENSORRT)[-1] == "everything-native/1/model.plan"
-
-
-def test_the_plan_takes_one_row_to_the_largest_batch(tmp_path: Path, checkout: Path) -> None:
-    service = load_service(checkout / "services" / "text_embedding.yaml")
-    *_, command = needed_files(tmp_path / "models", service, Profile.TENSORRT).values()
-    assert command == (
-        "trtexec --onnx=models/text_embedding-native/1/model.onnx --saveEngine=models/text_embedding-native/1/model.plan "
-        "--minShapes=input_ids:1x1,attention_mask:1x1 --optShapes=input_ids:100x128,attention_mask:100x128 "
-        "--maxShapes=input_ids:100x512,attention_mask:100x512"
-    )
+    *_, command = needed_files(tmp_path, everything, Profile.TENSORRT).values()
+    assert command == "brim export everything --tensorrt"
 
 
 def test_check_shows_the_difference_and_write_mends_it(tmp_path: Path, everything: Service) -> None:

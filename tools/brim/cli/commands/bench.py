@@ -20,6 +20,7 @@ from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
 from brim.cli.commands.bench_generation_simulation import bench_generation_simulation
 from brim.cli.commands.bench_overload import bench_overload
+from brim.cli.commands.bench_precision import bench_precision
 from brim.cli.commands.bench_routing import bench_routing
 from brim.cli.commands.bench_simulation import bench_simulation, refuse_options_of_others
 from brim.cli.commands.bench_tuning import bench_tuning
@@ -51,6 +52,7 @@ class Benchmark(StrEnum):
     PLAN = "plan"
     GENERATION = "generation"
     GENERATION_SIMULATION = "generation-simulation"
+    PRECISION = "precision"
 
 
 DEFAULT_SERVICE = {
@@ -58,6 +60,7 @@ DEFAULT_SERVICE = {
     Benchmark.RUNTIME_COST: "image_classifier",
     Benchmark.FIT_PADDING: "text_embedding",
     Benchmark.GENERATION: "text_generation",
+    Benchmark.PRECISION: "image_classifier",
 }
 
 
@@ -76,7 +79,8 @@ def bench(
             "routing: prompts that share beginnings over simulated replicas, policy against policy. "
             "plan: what `brim plan` predicts of one, two and three replicas against what they do. "
             "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
-            "generation-simulation: the simulator of token models against the engine, and continuous against static batching."
+            "generation-simulation: the simulator of token models against the engine, and continuous against static batching. "
+            "precision: a model in fp16 and int8 against fp32, speed on this processor and accuracy."
         ),
     ],
     name: Annotated[
@@ -137,6 +141,11 @@ def bench(
         refuse_options_of_others(benchmark.value, {"a service": name, "--rounds": rounds, "--seconds": seconds})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-routing"
         return bench_routing(folder, points=points, seed=seed, as_json_answer=as_json)
+    if benchmark is Benchmark.PRECISION:
+        refuse_options_of_others(benchmark.value, {"--points": points, "--seconds": seconds})
+        service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-precision"
+        return bench_precision(project, service, folder, rounds=rounds, seed=seed, as_json=as_json)
     is_simulation = benchmark is Benchmark.SIMULATION
     refuse_options_of_others(
         benchmark.value,
