@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from brim import __version__
 from brim.config.generate import NATIVE_SUFFIX, Profile, models_of
-from brim.config.tensorrt_plan import plan_command
+from brim.config.tensorrt_plan import EnginePrecision, optimisation_profile, trtexec_command
 from brim.errors import InputError
 from brim.plan import series
 from brim.server import container
@@ -33,6 +33,7 @@ CHECKOUT = PurePosixPath("/opt/brim/checkout")
 MADE_BY_IMAGE = {"brim-tools": ("/work", "/adapters", "/engines"), "tensorrt": ("/work",)}
 """Folders that an image has, or a working_dir makes, beside what is mounted."""
 LISTENS = {"prometheus": {9090}, "grafana": {3000}}
+TIMINGS = Path("/tmp/timings")
 CANARY = "/canary/canary.py"
 PROMETHEUS_FILE = "/etc/prometheus/prometheus.yml"
 ADDRESS = re.compile(r"(?<![\w.-])([a-z][a-z0-9-]*|127\.0\.0\.1):(\d{2,5})(?!\d)")
@@ -148,7 +149,8 @@ def _engines(lines: list[str], services: Services) -> Iterator[str]:
         graph, plan = (
             Path("model_repository") / f"{model}{NATIVE_SUFFIX}" / "1" / file for file in ("model.onnx", "model.plan")
         )
-        right[model] = plan_command(service, graph, plan)
+        profile = optimisation_profile(service)
+        right[model] = " ".join(trtexec_command(profile, EnginePrecision.FP32, graph, plan, TIMINGS))
     for line in sorted(set(lines) - set(right.values())):
         yield f"builds an engine by {line!r}, which is none of {list(right.values())}"
     for model, command in right.items():

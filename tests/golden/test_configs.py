@@ -19,6 +19,7 @@ from brim.config.generate import (
     models_of,
     native_name,
 )
+from brim.config.tensorrt_plan import EnginePrecision, optimisation_profile, trtexec_command
 from brim.config.textformat import parse
 from brim.runtime.settings import Settings
 from brim.service.load import find_services, load_service
@@ -154,9 +155,10 @@ def test_tensorrt_inside_onnx_runtime_is_prepared_for_every_batch(checkout: Path
     assert given["precision_mode"] == "FP32"
     assert given["trt_profile_min_shapes"] == "input_ids:1x1,attention_mask:1x1"
     assert given["trt_profile_max_shapes"] == "input_ids:100x512,attention_mask:100x512"
-    *_, command = needed_files(Path("models"), service, Profile.TENSORRT).values()
+    paths = (Path("a"), Path("b"), Path("c"))
+    command = trtexec_command(optimisation_profile(service), EnginePrecision.FP32, *paths)
     for bound in ("min", "opt", "max"):
-        assert f"--{bound}Shapes={given[f'trt_profile_{bound}_shapes']}" in command.split()
+        assert f"--{bound}Shapes={given[f'trt_profile_{bound}_shapes']}" in command
     for other in (Profile.TENSORRT, Profile.ONNX_CPU):
         inner, _ = model_configs(service, other).values()
         assert not inner.optimization.HasField("execution_accelerators")
@@ -215,16 +217,8 @@ def test_needed_files_are_those_that_the_profile_reads(tmp_path: Path, everythin
     ]
     assert needed(Profile.ONNX_CPU) == [path.replace("onnx-gpu", "onnx-cpu") for path in needed(Profile.ONNX_GPU)]
     assert needed(Profile.TENSORRT)[-1] == "everything-native/1/model.plan"
-
-
-def test_the_plan_takes_one_row_to_the_largest_batch(tmp_path: Path, checkout: Path) -> None:
-    service = load_service(checkout / "services" / "text_embedding.yaml")
-    *_, command = needed_files(tmp_path / "models", service, Profile.TENSORRT).values()
-    assert command == (
-        "trtexec --onnx=models/text_embedding-native/1/model.onnx --saveEngine=models/text_embedding-native/1/model.plan "
-        "--minShapes=input_ids:1x1,attention_mask:1x1 --optShapes=input_ids:100x128,attention_mask:100x128 "
-        "--maxShapes=input_ids:100x512,attention_mask:100x512"
-    )
+    *_, command = needed_files(tmp_path, everything, Profile.TENSORRT).values()
+    assert command == "brim export everything --tensorrt"
 
 
 def test_check_shows_the_difference_and_write_mends_it(tmp_path: Path, everything: Service) -> None:

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from brim.config.shapes import profile_shapes
+from brim.config.shapes import bounds, shapes_text, spans
 from brim.service.schema import Provider, Service, Tensor
 
 ENGINE_CACHE = PurePosixPath("/tmp/brim-engines")
@@ -37,7 +37,7 @@ def with_onnx_runtime(config: pb.ModelConfig, service: Service, inputs: Sequence
     _pinned_memory(config, service)
     if service.native.provider is Provider.TENSORRT:
         accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
-        shapes = profile_shapes(service, inputs)
+        shapes = bounds(spans(service, inputs))
         # Without shapes given, an engine that meets a new one is built anew while callers wait.
         accelerator.parameters.update(
             {
@@ -46,7 +46,7 @@ def with_onnx_runtime(config: pb.ModelConfig, service: Service, inputs: Sequence
                 "trt_engine_cache_path": str(ENGINE_CACHE),
                 "trt_timing_cache_enable": "1",
                 "trt_timing_cache_path": str(ENGINE_CACHE),
-                **{f"trt_profile_{bound}_shapes": text for bound, text in shapes.items()},
+                **{f"trt_profile_{bound}_shapes": shapes_text(shape) for bound, shape in shapes.items()},
             }
         )
 

@@ -2,12 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from brim.service.schema import Service, Tensor
 
 LONGEST_UNSAID = 512
 """Largest size of a variable axis for which the service file states none."""
+TYPICAL_SHARE = 4
+"""A row's typical size along a variable axis is that part of the largest: texts are mostly short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Full shapes of one input, batch first, that an engine takes, and the one that it is fastest at."""
+
+    minimum: tuple[int, ...]
+    optimum: tuple[int, ...]
+    maximum: tuple[int, ...]
+
+
+OptimisationProfile = Mapping[str, Span]
+"""By input of the graph."""
+
+
+def spans(service: Service, inputs: Sequence[Tensor]) -> OptimisationProfile:
+    """One row to the largest batch, fastest at what the service was tuned for.
+
+    Args:
+        service: gives the batches and, for variable axes, the typical and the longest row.
+        inputs: of the graph, without the batch axis.
+    """
+    return {
+        tensor.name: Span(
+            _shape(tensor, 1, 1),
+            _shape(tensor, tuned_rows(service), typical_row(service)),
+            _shape(tensor, service.max_batch_size, longest_row(service)),
+        )
+        for tensor in inputs
+    }
+
+
+def bounds(profile: OptimisationProfile) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """The same by bound: ``min``, ``opt`` and ``max``, each with every input's shape."""
+    return {
+        "min": [(name, span.minimum) for name, span in profile.items()],
+        "opt": [(name, span.optimum) for name, span in profile.items()],
+        "max": [(name, span.maximum) for name, span in profile.items()],
+    }
+
+
+def shapes_text(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+    """``name:1x16,name:1x16``, as trtexec and ONNX Runtime's TensorRT provider write the shapes of one bound."""
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes)
+
+
+def tuned_rows(service: Service) -> int:
+    """The batch that the service was tuned for: its largest preferred size (``brim tune --apply`` writes them), else the
+    largest batch."""
+    return max(service.batching.preferred, default=service.max_batch_size)
 
 
 def longest_row(service: Service) -> int:
@@ -17,24 +70,9 @@ def longest_row(service: Service) -> int:
 
 
 def typical_row(service: Service) -> int:
-    """Size of a variable axis that is worth being fastest at: a quarter of the longest."""
-    return max(1, longest_row(service) // 4)
+    """Size of a variable axis that is worth being fastest at."""
+    return max(1, longest_row(service) // TYPICAL_SHARE)
 
 
-def profile_shapes(service: Service, inputs: Sequence[Tensor]) -> dict[str, str]:
-    """``min``, ``opt`` and ``max`` of one optimisation profile, each as ``name:1x16,name:1x16``.
-
-    Args:
-        service: gives the largest batch and, for variable axes, the typical and the longest row.
-        inputs: of the graph, without the batch axis.
-    """
-    most, longest = service.max_batch_size, longest_row(service)
-    sizes = {"min": (1, 1), "opt": (most, typical_row(service)), "max": (most, longest)}
-    return {bound: _shapes(inputs, rows, size) for bound, (rows, size) in sizes.items()}
-
-
-def _shapes(inputs: Sequence[Tensor], rows: int, longest: int) -> str:
-    return ",".join(
-        f"{tensor.name}:{'x'.join(str(longest if size == -1 else size) for size in (rows, *tensor.shape))}"
-        for tensor in inputs
-    )
+def _shape(tensor: Tensor, rows: int, size: int) -> tuple[int, ...]:
+    return (rows, *(size if one == -1 else one for one in tensor.shape))

@@ -84,6 +84,17 @@ class Tensor(Part):
         return shape
 
 
+class Precision(StrEnum):
+    """What the exported graph computes in. The three INT8 differ in where an activation's scale comes from: a constant, the
+    row itself, or the whole batch. With the last rows mix: the export refuses it wherever a batch has more than one row."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT8_ROWS = "int8-rows"
+    INT8_DYNAMIC = "int8-dynamic"
+
+
 class Source(Part):
     """Where the model comes from: a torch factory ``package.module:function``, an ONNX file, or a language model."""
 
@@ -95,7 +106,12 @@ class Source(Part):
         description="language model: a GGUF file, an OpenVINO folder or a Hugging Face folder, relative to the checkout, "
         "or `package:file.gguf`",
     )
-    tolerance: Number = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
+    tolerance: Number = Field(
+        default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows, in fp32"
+    )
+    precision: Precision = Field(
+        default=Precision.FP32, description="what the exported graph computes in: docs/precision.md"
+    )
     adapter: str | None = Field(
         default=None,
         pattern=r"^[\w.]+:\w+$",
@@ -110,6 +126,8 @@ class Source(Part):
     def _one_source(self) -> Source:
         if sum(source is not None for source in (self.torch, self.onnx, self.llm)) != 1:
             raise ValueError("give exactly one of torch, onnx and llm")
+        if self.llm is not None and self.precision is not Precision.FP32:
+            raise ValueError("precision is of a graph; of a language model it is generation.precision")
         return self
 
 

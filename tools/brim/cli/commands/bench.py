@@ -21,6 +21,7 @@ from brim.cli.app import JsonFlag
 from brim.cli.commands.bench_device import bench_device
 from brim.cli.commands.bench_generation_simulation import bench_generation_simulation
 from brim.cli.commands.bench_overload import bench_overload
+from brim.cli.commands.bench_precision import bench_precision
 from brim.cli.commands.bench_routing import bench_routing
 from brim.cli.commands.bench_simulation import bench_simulation, refuse_options_of_others
 from brim.cli.commands.bench_tuning import bench_tuning
@@ -53,6 +54,7 @@ class Benchmark(StrEnum):
     GENERATION = "generation"
     GENERATION_SIMULATION = "generation-simulation"
     DEVICE = "device"
+    PRECISION = "precision"
 
 
 DEFAULT_SERVICE = {
@@ -61,6 +63,7 @@ DEFAULT_SERVICE = {
     Benchmark.FIT_PADDING: "text_embedding",
     Benchmark.GENERATION: "text_generation",
     Benchmark.DEVICE: "image_classifier",
+    Benchmark.PRECISION: "image_classifier",
 }
 
 
@@ -80,7 +83,8 @@ def bench(
             "plan: what `brim plan` predicts of one, two and three replicas against what they do. "
             "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
             "generation-simulation: the simulator of token models against the engine, and continuous against static batching. "
-            "device: what batches of 1 to 100 rows take on a GPU (or with --cpu) without a server."
+            "device: what batches of 1 to 100 rows take on a GPU (or with --cpu) without a server. "
+            "precision: a model in fp16 and int8 against fp32, speed on this processor and accuracy."
         ),
     ],
     name: Annotated[
@@ -150,6 +154,11 @@ def bench(
         refuse_options_of_others(benchmark.value, {"a service": name, "--rounds": rounds, "--seconds": seconds})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-routing"
         return bench_routing(folder, points=points, seed=seed, as_json_answer=as_json)
+    if benchmark is Benchmark.PRECISION:
+        refuse_options_of_others(benchmark.value, {"--points": points, "--seconds": seconds})
+        service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-precision"
+        return bench_precision(project, service, folder, rounds=rounds, seed=seed, as_json=as_json)
     is_simulation = benchmark is Benchmark.SIMULATION
     refuse_options_of_others(
         benchmark.value,
