@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from brim.config.files import VERSION, write_whole
 from brim.config.generate import MODEL_FILES, native_name
+from brim.config.shapes import OptimisationProfile
 from brim.config.tensorrt_plan import (
     EnginePrecision,
-    OptimisationProfile,
     optimisation_profile,
     polygraphy_command,
     profile_document,
