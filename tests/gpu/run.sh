@@ -52,7 +52,7 @@ environment() {
     return
   fi
   if test -n "${WHEELS:-}"; then export PIP_NO_INDEX=1 PIP_FIND_LINKS="$WHEELS"; fi
-  make VENV="$VENV" ${PYTHON:+PYTHON="$PYTHON"} env || return 3
+  make VENV="$VENV" env || return 3
   test -f "$VENV/.gpu" && return
   # Both packages are the module onnxruntime: the CPU's goes, the GPU's comes.
   "$VENV/bin/python" -m pip uninstall --quiet --yes onnxruntime &&
@@ -106,7 +106,7 @@ if test "$MODE" = --check; then
 else
   mkdir -p "$OUT" || exit 3
   : >"$OUT/summary.tsv"
-  export PROVIDER SERVICES VENV BRIM EXECUTION LOGS PYTHON="${PYTHON:-}" WHEELS="${WHEELS:-}"
+  export PROVIDER SERVICES VENV BRIM EXECUTION LOGS
   gpu >"$OUT/gpu.txt" || { echo "error: no GPU answers here (nvidia-smi)" >&2; exit 3; }
 fi
 

@@ -20,7 +20,11 @@ PER_SERVICE = ("isolate", "device", "tune", "report-isolate", "report-device", "
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("OUT", "VENV", "PROVIDER", "SERVICES")}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("OUT", "VENV", "PROVIDER", "SERVICES", "PYTHON", "WHEELS")
+    }
     return subprocess.run(
         ["bash", str(SCRIPT), *arguments],
         capture_output=True,
@@ -101,7 +105,7 @@ esac
 def walk(tmp_path: Path, **environment: str) -> tuple[int, dict[str, str], str]:
     """The steps' answers by name, the exit code and what was printed."""
     folder = tmp_path / "venv" / "bin"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "brim").write_text(STAND_IN)
     (folder / "brim").chmod(0o755)
     given = {
@@ -127,6 +131,37 @@ def test_a_walk_in_which_all_is_well(tmp_path: Path) -> None:
     assert list(answers) == ["environment", "parity", "provider", *(f"{kind}-image_classifier" for kind in PER_SERVICE)]
     first = [line.split()[0] for line in (tmp_path / "record").read_text().splitlines()]
     assert first == ["up", "isolate", "bench", "tune", "report", "report", "report"]
+
+
+MAKE = """#!/bin/bash
+echo "make $* with PYTHON=${PYTHON-none}, index=${PIP_NO_INDEX-yes}" >> "$RECORD"
+mkdir -p "$VENV/bin"
+printf '#!/bin/bash\necho "$@" >> "$RECORD"\n' > "$VENV/bin/python"
+chmod +x "$VENV/bin/python"
+"""
+
+
+def test_on_a_gpu_its_own_onnx_runtime_takes_the_other_s_place_once(tmp_path: Path) -> None:
+    """With stand-ins for make, pip and the driver's tool."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("make", MAKE), ("nvidia-smi", "#!/bin/sh\necho 'A, 580'\n")):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    given = {"PROVIDER": "cuda", "PATH": f"{tools}:{os.environ['PATH']}", "RUNS_ON": "CUDAExecutionProvider"}
+    code, answers, _ = walk(tmp_path, **given)
+    assert code == 0 and set(answers.values()) == {"yes"}
+    assert (tmp_path / "out" / "gpu.txt").read_text() == "A, 580\n"
+    before = (tmp_path / "record").read_text().splitlines()
+    assert before[:3] == [
+        f"make VENV={tmp_path / 'venv'} env with PYTHON=none, index=yes",
+        "-m pip uninstall --quiet --yes onnxruntime",
+        "-m pip install --quiet --constraint requirements.lock -r requirements-gpu.lock",
+    ]
+    assert "--cpu" not in " ".join(before)
+    assert walk(tmp_path, **given, WHEELS="wheels", PYTHON="python3.12")[0] == 0
+    again = (tmp_path / "record").read_text().splitlines()[len(before) :]
+    assert again[0].endswith("with PYTHON=python3.12, index=1") and again[1].startswith("up ")
 
 
 def test_a_no_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
