@@ -19,16 +19,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from brim.errors import InputError, MissingTool, ServerFailed
+from brim.exporter.gateway_said import limits
 from brim.exporter.page import Page, Source
 from brim.exporter.serve import Exporter, ExporterBeside
 from brim.exporter.sources import Sources
-from brim.gateway.admission import admissions
+from brim.gateway.admission import Admission, admissions
 from brim.gateway.envoy import Gateway
+from brim.gateway.replica_files import ReplicaFiles
+from brim.gateway.replicas import Replicas
 from brim.monitor.programs import Program, find_program
 from brim.monitor.prometheus import Prometheus, scrape_config, start
 from brim.paths import Project
 from brim.plan import series
 from brim.server.embedded import EmbeddedServer
+from brim.server.endpoint import Endpoint
 from brim.server.ports import choose_ports
 from brim.service.load import find_services
 from tests.conftest import Brim
@@ -140,6 +144,20 @@ def test_the_gateways_page_for_prometheus_does_as_well_but_for_its_limits(stack:
     same = {key: value for key, value in limited.items() if key[0] in ("brim_requests_total", "brim_gateway_in_flight")}
     assert same and same.items() <= found.items()
     assert {name for name, _ in limited} - {name for name, _ in found} == {"brim_gateway_in_flight_limit"}
+
+
+def test_the_limit_is_that_of_all_replicas_together(tmp_path: Path) -> None:
+    """Envoy's circuit breaker as it stands, not as the configuration has it; no server is needed for that."""
+    admitted = {"m": Admission(in_flight=40, max_rows=10)}
+    ReplicaFiles(tmp_path, list(admitted))
+    nobody = Endpoint("127.0.0.1:1", "127.0.0.1:2")
+    with Gateway(nobody, log_file=tmp_path / "envoy.log", admitted=admitted, replicas=Replicas(tmp_path)) as gateway:
+        seen = []
+        for serving in (1, 3):
+            gateway.allow_for(serving)
+            with urllib.request.urlopen(f"http://{gateway.admin}/clusters?format=json", timeout=PATIENCE_S) as answer:
+                seen.append(limits(json.load(answer)))
+    assert seen == [{"m": 40}, {"m": 120}]
 
 
 def test_a_source_that_is_down_does_not_hide_the_other(stack: Stack) -> None:
