@@ -1,8 +1,8 @@
 """tau(b) of a graph on its device alone: no server, no copy from or to the host, any size from one row to the largest batch.
 
-Beside it the same run as the python backend does it, with arrays in main memory: what copying costs. Runs of one size are
-repeated until they have taken ``LEAST_WINDOW_US``, so that the clock's own step does not count; sizes come in a new random
-order every round, so that what changes on the machine meanwhile hits all of them alike.
+Beside it the same run as the python backend does it, with arrays in main memory: what copying costs. Short runs of one size
+are repeated for ``LEAST_WINDOW_US`` and their median counts, so that one that was held up moves nothing; sizes come in a new
+random order every round, so that what changes on the machine meanwhile hits all of them alike.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from brim.runtime.session import CUDA_PROVIDER, Device, GraphTensor, OnnxSession
 from brim.service.schema import Service
 
 NAME = "device"
-LEAST_WINDOW_US = 2_000
+LEAST_WINDOW_US = 5_000
 MOST_RUNS = 200
 """Of one size in one round, however short they are."""
 SHOWN_ROWS = (1, 8, 32, 64, BATCH_LIMIT)
@@ -134,7 +135,7 @@ def device(
             for way, run in ways.items():
                 # Once untimed: it makes the memory of its outputs.
                 run()
-                taken_us = mean_us(run, clock_ns)
+                taken_us = typical_us(run, clock_ns)
                 if number >= 0:
                     times[way].setdefault(rows, []).append(taken_us)
     conditions = watch.stop()
@@ -188,14 +189,16 @@ def ones(tensor: GraphTensor, rows: int, row_size: int, index_range: tuple[int, 
     return np.full(shape, value, dtype=tensor.dtype)
 
 
-def mean_us(run: Callable[[], object], clock_ns: Callable[[], int]) -> float:
-    """Mean time of a run, over as many as take ``LEAST_WINDOW_US`` together, ``MOST_RUNS`` at most."""
-    began_ns = clock_ns()
-    runs, taken_us = 0, 0.0
-    while runs < MOST_RUNS and taken_us < LEAST_WINDOW_US:
+def typical_us(run: Callable[[], object], clock_ns: Callable[[], int]) -> float:
+    """Median time of runs, of as many as take ``LEAST_WINDOW_US`` together, ``MOST_RUNS`` at most."""
+    began_ns = before_ns = clock_ns()
+    taken_ns: list[int] = []
+    while len(taken_ns) < MOST_RUNS and before_ns - began_ns < LEAST_WINDOW_US * 1_000:
         run()
-        runs, taken_us = runs + 1, (clock_ns() - began_ns) / 1_000
-    return taken_us / runs
+        now_ns = clock_ns()
+        taken_ns.append(now_ns - before_ns)
+        before_ns = now_ns
+    return median(taken_ns) / 1_000
 
 
 def findings(fits: Mapping[str, BatchTime], most: int) -> list[str]:
@@ -209,5 +212,5 @@ def findings(fits: Mapping[str, BatchTime], most: int) -> list[str]:
             f"{last.rows} rows take {last.time_us:.0f} us, {gain:.1f} times the rows a second of {first.rows} at a time"
         )
     copies_us = fits["host"].points[-1].time_us - fits["device"].points[-1].time_us
-    said.append(f"to the device and back, a batch of {most} rows costs {copies_us:.0f} us more")
+    said.append(f"with its copies to the device and back a batch of {most} rows takes {copies_us:+.0f} us")
     return said
