@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brim.errors import ModelFileError
+from brim.service.schema import Precision
 
 ARTIFACT_NAME = "artifact.json"
 MODEL_NAME = "model.onnx"
@@ -88,7 +89,8 @@ class GateRecord(_Part):
 class Artifact(_Part):
     """The whole file. ``fingerprint`` covers everything that would make another export come out differently;
     ``axis_limits`` holds the largest size of symbolic axes that have one, by axis name; ``guard`` is None where the graph
-    cannot be guarded, so that the native profiles cannot serve it."""
+    cannot be guarded, so that the native profiles cannot serve it; ``accuracy`` holds the accuracy gate's figures of a
+    precision below FP32."""
 
     schema_version: Literal[1] = 1
     source: SourceRecord
@@ -96,6 +98,8 @@ class Artifact(_Part):
     files: dict[str, FileRecord]
     versions: dict[str, str]
     opset: int
+    precision: Precision = Precision.FP32
+    accuracy: dict[str, float] = {}
     inputs: list[Tensor]
     outputs: list[Tensor]
     batch_limit: int

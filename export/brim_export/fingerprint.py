@@ -49,7 +49,7 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 def fingerprint(
     source: Source,
-    settings: Mapping[str, float],
+    settings: Mapping[str, float | str],
     samples: Mapping[str, Sequence[Array]] | None,
     limits: Mapping[str, Limits],
 ) -> str:

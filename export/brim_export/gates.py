@@ -34,6 +34,10 @@ DETERMINISTIC = "deterministic"
 GATES = (INFERENCE_MODE, BATCH_AXIS_GATE, ROWS_PRESERVED, PARITY, ROW_INDEPENDENCE, DETERMINISTIC)
 """Every gate, in the order of their results."""
 
+TORCH = "torch"
+FULL_PRECISION = "the graph in fp32"
+"""What parity is held against: the module, or for a graph of lower precision that came as a file, the file."""
+
 PARITY_TOLERANCE = 1e-4
 """Allowed difference from torch: this much absolutely plus this much of torch's value."""
 
@@ -54,7 +58,7 @@ Reference = Callable[[Mapping[str, Array]], Feed]
 
 
 class ReferenceFailed(Exception):
-    """The torch module did not run what the exported model is to be held against."""
+    """The torch module, or whatever stands for it, did not run what the exported model is to be held against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +161,9 @@ def rows_preserved(subject: Subject) -> GateResult:
     return GateResult(ROWS_PRESERVED, True, f"rows out equal rows in at {_listed(counts)} rows")
 
 
-def parity(subject: Subject, reference: Reference, tolerance: float = PARITY_TOLERANCE) -> GateResult:
-    """Refuse answers that differ from torch: floats by more than ``tolerance * (1 + |torch|)``, the rest at all."""
+def parity(subject: Subject, reference: Reference, tolerance: float = PARITY_TOLERANCE, of: str = TORCH) -> GateResult:
+    """Refuse answers that differ from the reference, which ``of`` names: floats by more than
+    ``tolerance * (1 + |reference|)``, the rest at all."""
     rng, seen, worst = subject.rng(PARITY), dict[str, float](), dict[str, tuple[float, str]]()
     faults: list[str] = []
     for rows in subject.parity_counts():
@@ -168,28 +173,28 @@ def parity(subject: Subject, reference: Reference, tolerance: float = PARITY_TOL
                 wanted = reference(feed)
                 found = subject.session.run(feed)
             except ReferenceFailed as error:
-                faults.append(f"{rows} rows{_at(sizes)} do not run in torch itself: {error}")
+                faults.append(f"{rows} rows{_at(sizes)} do not run in {of} itself: {error}")
                 continue
             except RunFailed as error:
-                faults.append(f"{rows} rows{_at(sizes)} run in torch but not in the exported model: {error}")
+                faults.append(f"{rows} rows{_at(sizes)} run in {of} but not in the exported model: {error}")
                 continue
             for name, values in wanted.items():
-                apart, over, place = _parity_gap(found[name], values, tolerance)
+                apart, over, place = _parity_gap(found[name], values, tolerance, of)
                 seen[name] = max(seen.get(name, 0.0), apart)
                 if over > worst.get(name, (0.0, ""))[0]:
                     worst[name] = (over, f"by {apart:.3g} at {rows} rows{_at(sizes)}{place}")
-    faults += [f"output {name} differs from torch {text}" for name, (_, text) in worst.items()]
+    faults += [f"output {name} differs from {of} {text}" for name, (_, text) in worst.items()]
     if faults:
         return refused(
             PARITY,
             list(dict.fromkeys(faults)),
-            f"look for code that runs differently while exporting; the tolerance asked is {tolerance:g} * (1 + |torch|)",
+            f"look for code that runs differently while exporting; the tolerance asked is {tolerance:g} * (1 + |{of}|)",
             seen,
         )
     return GateResult(
         PARITY,
         True,
-        f"equals torch within {tolerance:g} * (1 + |torch|) at {_listed(subject.parity_counts())} rows; {_largest(seen)}",
+        f"equals {of} within {tolerance:g} * (1 + |{of}|) at {_listed(subject.parity_counts())} rows; {_largest(seen)}",
         seen,
     )
 
@@ -422,13 +427,13 @@ def _declared_faults(role: str, specs: Sequence[TensorSpec]) -> list[str]:
     return faults
 
 
-def _parity_gap(found: Array, wanted: Array, tolerance: float) -> tuple[float, float, str]:
+def _parity_gap(found: Array, wanted: Array, tolerance: float, of: str) -> tuple[float, float, str]:
     """(largest deviation, largest excess over the tolerance as a share of it, where); an excess of 0 is a pass."""
     if found.shape != wanted.shape or is_float(found) != is_float(wanted):
         return (
             math.inf,
             math.inf,
-            f" (shape {list(found.shape)} {found.dtype}, torch {list(wanted.shape)} {wanted.dtype})",
+            f" (shape {list(found.shape)} {found.dtype}, {of} {list(wanted.shape)} {wanted.dtype})",
         )
     apart = deviation(found, wanted)
     if not apart.size:
@@ -440,7 +445,7 @@ def _parity_gap(found: Array, wanted: Array, tolerance: float) -> tuple[float, f
         allowed = np.full(apart.shape, np.finfo(np.float64).tiny)
     share = apart / allowed
     place = np.unravel_index(int(share.argmax()), share.shape)
-    text = f", first of the worst at {list(map(int, place))}: {found[place]} for torch's {wanted[place]}"
+    text = f", first of the worst at {list(map(int, place))}: {found[place]} for {wanted[place]} of {of}"
     return float(apart.max()), float(share.max()) if share.max() > 1 else 0.0, text
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from brim.errors import ModelFileError
 from brim.service.samples import Row
 from brim.service.schema import Service
+from brim_export.precision import parity_allowed
 from brim_export.source import TorchSource
 
 HOOK = "known_answers"
@@ -46,4 +47,5 @@ def known_answers(service: Service, count: int, *, seed: int = 0) -> KnownAnswer
             f"{source.module}.{HOOK}({count}, {seed}) gave {len(requests)} requests and {len(answers)} answers",
             hint=f"it must give {count} of each",
         )
-    return KnownAnswers(list(requests), list(answers), service.model.tolerance)
+    tolerance = parity_allowed(service.model.precision, service.model.tolerance)
+    return KnownAnswers(list(requests), list(answers), tolerance)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 _STDOUT, _STDERR = 1, 2
-_NOISY = ("torch", "onnxscript", "onnx_ir", "onnx", "transformers")
+_NOISY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime", "transformers")
 
 
 @contextlib.contextmanager

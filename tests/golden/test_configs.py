@@ -19,10 +19,11 @@ from brim.config.generate import (
     models_of,
     native_name,
 )
+from brim.config.tensorrt_plan import EnginePrecision, optimisation_profile, trtexec_command
 from brim.config.textformat import parse
 from brim.runtime.settings import Settings
 from brim.service.load import find_services, load_service
-from brim.service.schema import NAME_PATTERN, Service
+from brim.service.schema import NAME_PATTERN, Instances, Kind, Native, Provider, Service
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_adapter_reads_what_the_generator_writes(everything: Service) -> None:
     assert json.loads(model_config(everything).parameters[PARAMETER].string_value)["adapter"] == "pkg.mod:Adapter"
 
 
-NATIVE = [Profile.ONNX_GPU, Profile.TENSORRT]
+NATIVE = [Profile.ONNX_GPU, Profile.TENSORRT, Profile.ONNX_CPU]
 
 
 @pytest.mark.parametrize("profile", NATIVE)
@@ -99,7 +100,8 @@ def test_behind_a_front_stands_the_model_that_speaks_the_graphs_names(checkout: 
     assert [tensor.name for tensor in inner.input] == ["input_ids", "attention_mask"]
     assert [tensor.name for tensor in inner.output] == ["sentence_embedding", "valid"]
     assert PARAMETER not in inner.parameters
-    assert all(group.kind == pb.ModelInstanceGroup.KIND_GPU for group in inner.instance_group)
+    kind = pb.ModelInstanceGroup.KIND_CPU if profile is Profile.ONNX_CPU else pb.ModelInstanceGroup.KIND_GPU
+    assert [group.kind for group in inner.instance_group] == [kind]
     assert not inner.HasField("dynamic_batching")
     assert inner.max_batch_size == front.max_batch_size == 100
     assert [tensor.name for tensor in front.input] == ["TEXT"]
@@ -116,6 +118,75 @@ def test_only_the_model_behind_is_warmed_up(everything: Service, profile: Profil
     assert list(front.model_warmup) == []
     assert front.HasField("dynamic_batching")
     assert sum(group.count for group in front.instance_group) == sum(group.count for group in inner.instance_group)
+
+
+@pytest.mark.parametrize("name", ["text_embedding", "image_classifier"])
+def test_on_a_cpu_only_the_place_of_the_native_model_differs(checkout: Path, name: str) -> None:
+    """The official onnxruntime backend loads the same repository on KIND_CPU, by the name of the profile alone."""
+    service = load_service(checkout / "services" / f"{name}.yaml")
+    inner, front = model_configs(service, Profile.ONNX_GPU).values()
+    inner_on_cpu, front_on_cpu = model_configs(service, Profile.ONNX_CPU).values()
+    assert front_on_cpu == front
+    for group in inner.instance_group:
+        group.kind = pb.ModelInstanceGroup.KIND_CPU
+    if service.runtime.threads:
+        inner.parameters["intra_op_thread_count"].string_value = str(service.runtime.threads)
+    assert inner_on_cpu == inner
+
+
+def test_a_group_on_two_gpus_is_one_group_on_the_cpu(everything: Service) -> None:
+    groups = (Instances(count=2, kind=Kind.GPU, gpus=(0, 1)), Instances(count=1, kind=Kind.GPU, gpus=(2,)))
+    service = everything.model_copy(update={"instances": groups})
+    on_gpus, front = model_configs(service, Profile.ONNX_GPU).values()
+    assert [(group.count, list(group.gpus)) for group in on_gpus.instance_group] == [(2, [0, 1]), (1, [2])]
+    assert [group.count for group in front.instance_group] == [5]
+    on_cpu, front = model_configs(service, Profile.ONNX_CPU).values()
+    assert [(group.count, list(group.gpus)) for group in on_cpu.instance_group] == [(2, []), (1, [])]
+    assert [group.count for group in front.instance_group] == [3]
+
+
+def test_tensorrt_inside_onnx_runtime_is_prepared_for_every_batch(checkout: Path) -> None:
+    service = load_service(checkout / "services" / "text_embedding.yaml")
+    service = service.model_copy(update={"native": Native(provider=Provider.TENSORRT)})
+    inner, _ = model_configs(service, Profile.ONNX_GPU).values()
+    (accelerator,) = inner.optimization.execution_accelerators.gpu_execution_accelerator
+    assert accelerator.name == "tensorrt"
+    given = dict(accelerator.parameters)
+    assert given["precision_mode"] == "FP32"
+    assert given["trt_profile_min_shapes"] == "input_ids:1x1,attention_mask:1x1"
+    assert given["trt_profile_max_shapes"] == "input_ids:100x512,attention_mask:100x512"
+    paths = (Path("a"), Path("b"), Path("c"))
+    command = trtexec_command(optimisation_profile(service), EnginePrecision.FP32, *paths)
+    for bound in ("min", "opt", "max"):
+        assert f"--{bound}Shapes={given[f'trt_profile_{bound}_shapes']}" in command
+    for other in (Profile.TENSORRT, Profile.ONNX_CPU):
+        inner, _ = model_configs(service, other).values()
+        assert not inner.optimization.HasField("execution_accelerators")
+
+
+def test_a_cuda_graph_serves_its_own_size_only(checkout: Path) -> None:
+    service = load_service(checkout / "services" / "image_classifier.yaml")
+    service = service.model_copy(update={"native": Native(cuda_graphs=(1, 64, 100))})
+    inner, front = model_configs(service, Profile.TENSORRT).values()
+    cuda = inner.optimization.cuda
+    assert cuda.graphs
+    assert [one.batch_size for one in cuda.graph_spec] == [1, 64, 100]
+    for one in cuda.graph_spec:
+        assert {name: list(shape.dim) for name, shape in one.input.items()} == {"IMAGE": [1, 8, 8]}
+        assert not one.HasField("graph_lower_bound")
+    assert not front.HasField("optimization")
+    inner, _ = model_configs(service, Profile.ONNX_GPU).values()
+    assert not inner.HasField("optimization")
+
+
+@pytest.mark.parametrize("profile", [Profile.ONNX_GPU, Profile.TENSORRT])
+def test_page_locked_memory_is_triton_s_default(everything: Service, profile: Profile) -> None:
+    inner, _ = model_configs(everything, profile).values()
+    for buffer in ("input_pinned_memory", "output_pinned_memory"):
+        assert inner.optimization.HasField(buffer) and not getattr(inner.optimization, buffer).enable
+    usual = everything.model_copy(update={"native": Native()})
+    inner, _ = model_configs(usual, profile).values()
+    assert not inner.HasField("optimization")
 
 
 def test_the_default_profile_is_one_model(everything: Service) -> None:
@@ -144,22 +215,15 @@ def test_needed_files_are_those_that_the_profile_reads(tmp_path: Path, everythin
         "everything/1/model.onnx",
         "everything-native/1/model.onnx",
     ]
+    assert needed(Profile.ONNX_CPU) == [path.replace("onnx-gpu", "onnx-cpu") for path in needed(Profile.ONNX_GPU)]
     assert needed(Profile.TENSORRT)[-1] == "everything-native/1/model.plan"
-
-
-def test_the_plan_takes_one_row_to_the_largest_batch(tmp_path: Path, checkout: Path) -> None:
-    service = load_service(checkout / "services" / "text_embedding.yaml")
-    *_, command = needed_files(tmp_path / "models", service, Profile.TENSORRT).values()
-    assert command == (
-        "trtexec --onnx=models/text_embedding-native/1/model.onnx --saveEngine=models/text_embedding-native/1/model.plan "
-        "--minShapes=input_ids:1x1,attention_mask:1x1 --optShapes=input_ids:100x128,attention_mask:100x128 "
-        "--maxShapes=input_ids:100x512,attention_mask:100x512"
-    )
+    *_, command = needed_files(tmp_path, everything, Profile.TENSORRT).values()
+    assert command == "brim export everything --tensorrt"
 
 
 def test_check_shows_the_difference_and_write_mends_it(tmp_path: Path, everything: Service) -> None:
-    assert [item.diff for item in differences(tmp_path, everything)] == [""] * 6
-    assert len(write_configs(tmp_path, everything)) == 6
+    assert [item.diff for item in differences(tmp_path, everything)] == [""] * 8
+    assert len(write_configs(tmp_path, everything)) == 8
     assert (tmp_path / "everything-native" / "1").is_dir()
     assert differences(tmp_path, everything) == []
     assert write_configs(tmp_path, everything) == []

@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
+from tritonclient.grpc import model_config_pb2 as pb
 
 from brim.config.generate import NATIVE_SUFFIX, VALID_OUTPUT, Profile, model_config, native_config, native_name
 from brim.config.textformat import write
@@ -139,6 +140,41 @@ def add_lookup_pair(repository: Path, name: str, *, guard: bool, delay_us: int =
     )
 
 
+REMEMBERED = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            given = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            if (given < 0).any():
+                fault = pb_utils.TritonError("refused", pb_utils.TritonError.INVALID_ARG)
+                answers.append(pb_utils.InferenceResponse(error=fault))
+                continue
+            made = {"SUM": given.sum(axis=1, keepdims=True), "BY": np.full((len(given), 1), MAKER, np.float32)}
+            wanted = request.requested_output_names()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor(name, made[name]) for name in wanted]))
+        return answers
+"""
+
+
+def add_remembered(repository: Path, name: str, maker: int) -> None:
+    """A model with Triton's response cache: ``SUM`` of each row of ``X`` FP32 [-1], and ``BY``, the number of its maker."""
+    folder = repository / name / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = pb.ModelConfig(name=name, backend="python", max_batch_size=100)
+    config.input.add(name="X", data_type=pb.TYPE_FP32, dims=[-1])
+    for output in ("SUM", "BY"):
+        config.output.add(name=output, data_type=pb.TYPE_FP32, dims=[1])
+    config.dynamic_batching.SetInParent()
+    config.response_cache.enable = True
+    (repository / name / "config.pbtxt").write_text(write(config), encoding="utf-8")
+    (folder / "model.py").write_text(REMEMBERED.replace("MAKER", str(maker)), encoding="utf-8")
+
+
 def stand_in_for(service: Service, exported: Path, repository: Path, profile: Profile) -> list[str]:
     """A shipped service under a native profile, its front exactly as generated, only the native backend exchanged."""
     front, behind = repository / service.name, repository / native_name(service)
@@ -151,8 +187,9 @@ def stand_in_for(service: Service, exported: Path, repository: Path, profile: Pr
     (front / "config.pbtxt").write_text(write(model_config(service, profile)), encoding="utf-8")
     config = native_config(service, profile)
     config.backend, config.default_model_filename = "python", ""
-    for group in config.instance_group:
-        group.kind = group.Kind.KIND_CPU
+    if profile is not Profile.ONNX_CPU:
+        for group in config.instance_group:
+            group.kind = group.Kind.KIND_CPU
     (behind / "config.pbtxt").write_text(write(config), encoding="utf-8")
     (behind / "1" / "model.py").write_text(STAND_IN, encoding="utf-8")
     (behind / "1" / "model.onnx").symlink_to(exported / native_name(service) / "1" / "model.onnx")

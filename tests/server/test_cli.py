@@ -148,7 +148,7 @@ def test_a_native_profile_says_which_files_of_both_models_are_missing(project: P
     for missing in (
         "doubler/configs/tensorrt.pbtxt is missing: `brim config doubler --write`",
         "doubler-native/1/model.onnx is missing: `brim export doubler`",
-        "doubler-native/1/model.plan is missing: `trtexec --onnx=model_repository/doubler-native/1/model.onnx",
+        "doubler-native/1/model.plan is missing: `brim export doubler --tensorrt`",
     ):
         assert missing in refused.stderr
 

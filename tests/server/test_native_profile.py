@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 from brim.config.generate import NATIVE_SUFFIX, Profile
 from brim.isolation.result import Options
@@ -19,6 +22,8 @@ from brim.isolation.suite import run_suite
 from brim.measure.callers import Answer, ask_all
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
+from brim.server.options import ServerOptions
+from brim.server.wheel import find_wheel
 from brim.service.load import find_services
 from brim_export.models import image_classifier
 from brim_export.models.sentences import varied_sentences
@@ -80,9 +85,19 @@ def running(exported: Project, tmp_path_factory: pytest.TempPathFactory) -> Iter
     names = models.add_lookup_pair(repository, "plain", guard=False, delay_us=DELAY_US)
     names += models.add_lookup_pair(repository, "safe", guard=True, delay_us=DELAY_US)
     models.add_lookup_pair(repository, "orphan", guard=True, delay_us=DELAY_US)
-    for service in find_services(exported.services, ["image_classifier", "text_embedding"]):
-        names += models.stand_in_for(service, exported.model_repository, repository, Profile.ONNX_GPU)
-    with EmbeddedServer(repository, names, cache=exported.cache, log_file=folder / "triton.log") as server:
+    for name, profile in (("image_classifier", Profile.ONNX_CPU), ("text_embedding", Profile.ONNX_GPU)):
+        (service,) = find_services(exported.services, [name])
+        names += models.stand_in_for(service, exported.model_repository, repository, profile)
+    models.add_remembered(repository, "remembered", maker=1)
+    caches = find_wheel().tritonserver / "caches"
+    options = ServerOptions(extra_arguments=("--cache-config=local,size=1048576", f"--cache-directory={caches}"))
+    with EmbeddedServer(
+        repository,
+        [*names, "remembered"],
+        cache=exported.cache,
+        log_file=folder / "triton.log",
+        options=options,
+    ) as server:
         yield Running(server, repository)
 
 
@@ -211,3 +226,32 @@ def test_the_shipped_fronts_answer_as_the_default_profile_does(running: Running,
         for mine, right in zip(got, known, strict=True):
             assert mine.outputs is not None and right.outputs is not None, (mine.error, right.error)
             np.testing.assert_allclose(mine.outputs[output], right.outputs[output], rtol=1e-4, atol=1e-5)
+
+
+def test_the_response_cache_answers_with_what_was_another_request_s(running: Running) -> None:
+    """Why Brim writes none, and the linter warns of one (docs/native-profiles.md)."""
+
+    def ask(rows: list[list[float]], *outputs: str) -> dict[str, list[list[float]]]:
+        given = np.array(rows, np.float32)
+        tensor = triton.InferInput("X", list(given.shape), "FP32")
+        tensor.set_data_from_numpy(given)
+        wanted = [triton.InferRequestedOutput(name) for name in outputs] or None
+        with closing(running.server.endpoint.http_client()) as client:
+            result = client.infer("remembered", [tensor], outputs=wanted)
+        arrays = {name: result.as_numpy(name) for name in ("SUM", "BY")}
+        return {name: array.tolist() for name, array in arrays.items() if array is not None}
+
+    assert ask([[1, 2, 3], [4, 5, 6]])["SUM"] == [[6], [15]]
+    assert ask([[1, 2], [3, 4], [5, 6]])["SUM"] == [[6], [15]]
+    assert ask([[7, 8]], "SUM") == ask([[7, 8]]) == {"SUM": [[15]]}
+    with pytest.raises(InferenceServerException, match="refused"):
+        ask([[-1, 5]])
+    assert ask([[-1, 5]]) == {}
+    assert ask([[9, 9]])["BY"] == [[1]]
+    models.add_remembered(running.repository, "remembered", maker=2)
+    # Triton loads a model anew only when a file of it is newer (measured on 24.10).
+    later = time.time() + 10
+    os.utime(running.repository / "remembered" / "1" / "model.py", (later, later))
+    running.load("remembered")
+    assert ask([[9, 9]])["BY"] == [[1]]
+    assert ask([[9, 8]])["BY"] == [[2]]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from brim.errors import InputError, MissingTool, NoSpace, PortInUse
-from brim.server import embedded, leftovers, machine, wheel
+from brim.server import container, embedded, leftovers, machine, wheel
 from brim.server.container import container_command, require_engine
 from brim.server.embedded import ServerOptions, command_line
 from brim.server.endpoint import endpoint_from_url
@@ -87,6 +87,32 @@ def test_container_command_mounts_read_only_and_publishes_on_loopback(tmp_path: 
     assert published == ["--publish=127.0.0.1:1:8000", "--publish=127.0.0.1:2:8001", "--publish=127.0.0.1:3:8002"]
     assert command.index("image:1") < command.index("tritonserver") < command.index("--model-config-name=tensorrt")
     assert "--gpus=all" in command
+
+
+def test_adapters_in_a_container_import_this_environment(tmp_path: Path) -> None:
+    imports = container.adapter_imports(container.IMAGE_PYTHON)
+    assert all((folder / name).is_dir() for folder, name in zip(imports, ("brim", "numpy"), strict=False))
+    command = container_command(
+        name="x",
+        image="image:1",
+        repository=tmp_path,
+        models=["a"],
+        ports={"http": 1, "grpc": 2, "metrics": 3},
+        options=ServerOptions(),
+        gpus=False,
+        imports=[tmp_path / "one", tmp_path / "two"],
+    )
+    image = command.index("image:1")
+    assert {f"--volume={tmp_path / 'one'}:/adapters/0:ro", f"--volume={tmp_path / 'two'}:/adapters/1:ro"} < set(
+        command[:image]
+    )
+    assert "--env=PYTHONPATH=/adapters/0:/adapters/1" in command[:image]
+    assert not [word for word in command if word.startswith("--gpus")]
+
+
+def test_another_python_than_the_image_s_is_refused() -> None:
+    with pytest.raises(MissingTool, match=r"this is Python 3\.11, .* the image's 3\.12"):
+        container.adapter_imports((3, 11))
 
 
 def test_no_docker_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

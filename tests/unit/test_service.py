@@ -203,3 +203,33 @@ def test_page_is_up_to_date_and_every_key_is_explained(checkout: Path) -> None:
         if not field.description
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("native", "said"),
+    [
+        ("{precision: fp16}", "only provider tensorrt may choose"),
+        ("{cuda_graphs: [8, 4]}", "sizes must ascend and differ"),
+        ("{cuda_graphs: [1, 200]}", "less than or equal to 100"),
+        ("{provider: openvino}", "'cuda' or 'tensorrt'"),
+        ("{cuda_graph: [1]}", "cuda_graph"),
+    ],
+)
+def test_what_a_gpu_cannot_be_told_is_refused(native: str, said: str) -> None:
+    (found,) = places(f"{GOOD}native: {native}\n")
+    assert said in found[2]
+
+
+def test_cuda_graphs_fit_the_batches_and_the_shapes() -> None:
+    graphs = "native: {cuda_graphs: [1, 50]}\n"
+    assert check_text(GOOD + graphs, "services/m.yaml")[1] == []
+    ((_, _, message),) = places(f"{GOOD}max_batch_size: 8\n{graphs}")
+    assert "native.cuda_graphs has 50, above max_batch_size 8" in message
+    variable = GOOD.replace("{name: X, dtype: FP32, shape: [2]}", "{name: X, dtype: FP32, shape: [-1]}")
+    ((_, _, message),) = places(f"{variable}traffic: {{size: variable}}\n{graphs}")
+    assert "native.cuda_graphs and input X of variable size" in message
+
+
+def test_a_language_model_has_no_native_profile() -> None:
+    ((_, _, message),) = places("name: m\nmodel: {llm: m.gguf}\nnative: {pinned_memory: false}\n")
+    assert "native is for a model that answers a batch at once" in message

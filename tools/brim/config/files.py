@@ -17,7 +17,6 @@ from brim.config.generation import (
     is_gguf,
     vllm_arguments_text,
 )
-from brim.config.tensorrt_plan import plan_command
 from brim.config.textformat import write
 from brim.service.schema import Service
 
@@ -83,11 +82,9 @@ def needed_files(repository: Path, service: Service, profile: Profile) -> dict[P
     needed[repository / service.name / VERSION / "model.onnx"] = export
     if profile is not Profile.DEFAULT:
         folder = repository / native_name(service) / VERSION
-        graph = folder / MODEL_FILES["onnxruntime"]
-        needed[graph] = export
+        needed[folder / MODEL_FILES["onnxruntime"]] = export
         if profile is Profile.TENSORRT:
-            plan = folder / MODEL_FILES["tensorrt"]
-            needed[plan] = plan_command(service, *(path.relative_to(repository.parent) for path in (graph, plan)))
+            needed[folder / MODEL_FILES["tensorrt"]] = f"{export} --tensorrt"
     return needed
 
 

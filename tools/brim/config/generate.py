@@ -3,8 +3,9 @@
 Profiles are Triton's own mechanism (``--model-config-name``): ``config.pbtxt`` is the default and runs anywhere, through
 the python backend that hosts ONNX Runtime. ``configs/onnx-gpu.pbtxt`` and ``configs/tensorrt.pbtxt`` are two models: under
 the service's own name a front in the python backend, which takes the requests and forms the batches, and behind it
-``NAME-native``, which runs whole batches on the native backend (``brim.runtime.front``). A language model has the default
-profile and ``configs/vllm.pbtxt`` (``brim.config.generation``).
+``NAME-native``, which runs whole batches on the native backend (``brim.runtime.front``). ``configs/onnx-cpu.pbtxt`` is the
+first of the two on KIND_CPU, for the same backend on a machine without a GPU. A language model has the default profile and
+``configs/vllm.pbtxt`` (``brim.config.generation``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from brim.adapter_parameter import PARAMETER
 from brim.config.generation import add_backend, engine_settings
+from brim.config.native import by_tensorrt, with_onnx_runtime
 from brim.errors import InputError
 from brim.service.schema import Batching, DataType, InputTensor, Kind, QueuePolicy, Service, Tensor
 from brim.units import ms_to_us
@@ -38,10 +40,11 @@ class Profile(StrEnum):
     DEFAULT = "default"
     ONNX_GPU = "onnx-gpu"
     TENSORRT = "tensorrt"
+    ONNX_CPU = "onnx-cpu"
     VLLM = "vllm"
 
 
-BATCH_PROFILES = (Profile.DEFAULT, Profile.ONNX_GPU, Profile.TENSORRT)
+BATCH_PROFILES = (Profile.DEFAULT, Profile.ONNX_GPU, Profile.TENSORRT, Profile.ONNX_CPU)
 """Profiles of a model that answers a batch at once."""
 TEXT_PROFILES = (Profile.DEFAULT, Profile.VLLM)
 """Profiles of a language model."""
@@ -132,7 +135,9 @@ def model_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.Mod
             _add_instances(config, group.count, group.kind, group.gpus)
     else:
         # One for each instance behind it: a front waits while its batch runs.
-        _add_instances(config, sum(group.count * max(1, len(group.gpus)) for group in service.instances), Kind.CPU)
+        on_gpus = profile is not Profile.ONNX_CPU
+        fronts = sum(group.count * (max(1, len(group.gpus)) if on_gpus else 1) for group in service.instances)
+        _add_instances(config, fronts, Kind.CPU)
     settings = adapter_settings(service, profile)
     config.parameters[PARAMETER].string_value = json.dumps(settings, sort_keys=True)
     config.dynamic_batching.CopyFrom(dynamic_batching(service.batching))
@@ -152,13 +157,18 @@ def text_config(service: Service, profile: Profile = Profile.DEFAULT) -> pb.Mode
 
 def native_config(service: Service, profile: Profile) -> pb.ModelConfig:
     """The model behind the front: the guarded graph on a native backend. It has no batcher, since whole batches come."""
-    backend = "onnxruntime" if profile is Profile.ONNX_GPU else "tensorrt"
+    backend = "tensorrt" if profile is Profile.TENSORRT else "onnxruntime"
+    on_gpus = profile is not Profile.ONNX_CPU
     inputs, outputs = graph_tensors(service)
     config = _config(service, native_name(service), backend, inputs, outputs)
     config.default_model_filename = MODEL_FILES[backend]
     config.output.add(name=valid_output(tensor_names(service)), data_type=pb.TYPE_FP32, dims=[1])
     for group in service.instances:
-        _add_instances(config, group.count, Kind.GPU, group.gpus)
+        _add_instances(config, group.count, Kind.GPU if on_gpus else Kind.CPU, group.gpus if on_gpus else ())
+    if profile is Profile.TENSORRT:
+        by_tensorrt(config, service, inputs)
+    else:
+        with_onnx_runtime(config, service, inputs, on_gpus=on_gpus)
     _warm(config, service, inputs)
     return config
 

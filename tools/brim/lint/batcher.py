@@ -294,13 +294,16 @@ def optional_inputs(model: Model) -> Iterator[Fault]:
 @rule(
     "BAT015",
     Severity.WARNING,
-    "response_cache does nothing unless the server has a cache.",
-    why="Without --cache-config the setting is ignored in silence.",
-    source="core `dynamic_batch_scheduler.cc`: model and server must both enable it",
+    "response_cache gives callers what was the answer to another request.",
+    why="What is looked up is a 64-bit hash of the model's name, its version and the bytes of the inputs, and nothing else. On a real "
+    "server two rows of three numbers had the answer of three rows of two; who asked for one output left it alone for whoever "
+    "asked for all; a request that had been refused with 400 got 200 without any output the second time; and a model that was "
+    "loaded anew went on with the answers of the one before. Without --cache-config the setting is ignored in silence.",
+    source="core `cache_manager.cc`, Hash and Insert; `dynamic_batch_scheduler.cc`; measured on 24.10",
     good=HEAD + "response_cache { enable: false }\n",
     bad=HEAD + "response_cache { enable: true }\n",
 )
-def cache_needs_flag(model: Model) -> Iterator[Fault]:
+def cached_answers(model: Model) -> Iterator[Fault]:
     """``response_cache.enable`` on a model that may have one."""
     config = model.config
     if (
@@ -308,7 +311,8 @@ def cache_needs_flag(model: Model) -> Iterator[Fault]:
         and not config.model_transaction_policy.decoupled
         and not config.HasField("sequence_batching")
     ):
-        hint = "start it with --cache-config=local,size=BYTES"
-        yield Fault(
-            "response_cache has no effect unless the server is started with a cache", "response_cache.enable", hint
+        said = (
+            "response_cache tells requests apart by the bytes of their inputs alone, and keeps errors as empty answers"
         )
+        hint = "leave it out, and keep answers in the client, who knows what is the same; it also needs --cache-config=local,size=BYTES"
+        yield Fault(said, "response_cache.enable", hint)

@@ -1,4 +1,4 @@
-"""TRT: optimisation profiles of a TensorRT engine against the batches that the configuration allows."""
+"""TRT: optimisation profiles of a TensorRT engine against the batches that the configuration allows, and its CUDA graphs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from brim.findings import Severity
-from brim.lint.fields import full_shape, model_dims
-from brim.lint.rule import Check, Example, Fault, rule
+from brim.lint.fields import elements, full_shape, model_dims
+from brim.lint.rule import HEAD, Check, Example, Fault, rule
 from brim.lint.subject import Model
 
 Profile: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]
@@ -28,6 +28,7 @@ RANK = "TRT004"
 DIMS = "TRT005"
 NAMES = "TRT006"
 ORDER = "TRT007"
+LOWER_BOUND = "TRT008"
 
 
 def check_profiles(config: ModelConfig, profile: Profile) -> list[tuple[str, Fault]]:
@@ -212,3 +213,30 @@ _profile_rule(
     "TensorRT refuses such a profile; the file does not describe the engine.",
     _tree(_shapes("1, 3, 8", "101, 3, 8", "100, 3, 8")),
 )
+
+_GRAPHS = "optimization { cuda { graphs: true graph_spec { batch_size: 64 %s} } }\n"
+
+
+@rule(
+    LOWER_BOUND,
+    Severity.WARNING,
+    "A CUDA graph with a lower bound computes rows that nobody sent.",
+    why="With graph_lower_bound a graph captured for 64 rows serves 37: the other 27 are what an earlier batch left in the buffer, "
+    "other callers' rows among them. What a model makes of them stays with it only if no operation looks across rows.",
+    source="common `model_config.proto`, GraphSpec: shapes other than the captured one introduce uninitialized data",
+    good=HEAD + _GRAPHS % "",
+    bad=HEAD + _GRAPHS % "graph_lower_bound { batch_size: 1 } ",
+)
+def graph_lower_bound(model: Model) -> Iterator[Fault]:
+    """``graph_lower_bound`` of a graph."""
+    for path, spec in elements("optimization.cuda.graph_spec", model.config.optimization.cuda.graph_spec):
+        if spec.HasField("graph_lower_bound"):
+            least, most = spec.graph_lower_bound.batch_size, spec.batch_size
+            said = (
+                f"the CUDA graph of {most} rows also serves batches from {least} rows on, beside what others left there"
+            )
+            yield Fault(
+                said,
+                f"{path}.graph_lower_bound",
+                "leave the bound out, and list the batch sizes that are worth a graph",
+            )

@@ -1,4 +1,4 @@
-"""``bench.json``: a benchmark's ratios against their targets, or what ``brim bench overload`` found."""
+"""``bench.json``: a benchmark's ratios against their targets, or what ``brim bench overload`` or ``precision`` found."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from brim.report.bench_verdict import Verdict, verdict_of
 from brim.report.overload_result import Overload
+from brim.report.precision_result import Precisions
 
 FILE_NAME = "bench.json"
 OVERLOAD = "overload"
+PRECISION = "precision"
 
 
 class _Part(BaseModel):
@@ -69,11 +71,14 @@ class OtherBenchmark(_Part):
 def _which(document: object) -> str:
     if isinstance(document, Mapping) and document.get("benchmark") == OVERLOAD:
         return OVERLOAD
+    if isinstance(document, Mapping) and document.get("benchmark") == PRECISION:
+        return PRECISION
     return "comparison" if isinstance(document, Mapping) and "ratios" in document else "benchmark"
 
 
 BenchFile = Annotated[
     Annotated[Overload, Tag(OVERLOAD)]
+    | Annotated[Precisions, Tag(PRECISION)]
     | Annotated[Comparison, Tag("comparison")]
     | Annotated[OtherBenchmark, Tag("benchmark")],
     Discriminator(_which),

@@ -17,6 +17,7 @@ from brim.report import (
     measured,
     overloaded,
     pareto,
+    precisions,
     soaked,
     stages,
     text_tuned,
@@ -80,6 +81,8 @@ def build_report(documents: Documents, objective: Objective | None, *, source: s
         sections.append(overloaded.section(documents.overload))
     if documents.comparison is not None:
         sections.append(benchmarked.section(documents.comparison))
+    if documents.precisions is not None:
+        sections.append(precisions.section(documents.precisions))
     if documents.soak is not None or documents.samples:
         sections.append(soaked.section(documents.soak, documents.samples))
     if (lacking := gaps.section(missing, documents.asked.model if documents.asked else "NAME")) is not None:
@@ -165,7 +168,18 @@ def _verdict(documents: Documents, sections: Sequence[Section]) -> str:
         sentence
         for section in sections
         if section.id
-        in ("text-choice", "latency", "text", "simulation", "loadtest", "isolation", "overload", "benchmark", "soak")
+        in (
+            "text-choice",
+            "latency",
+            "text",
+            "simulation",
+            "loadtest",
+            "isolation",
+            "overload",
+            "benchmark",
+            "precision",
+            "soak",
+        )
         for sentence in section.sentences
     ]
     return " ".join(said) or "Nothing was measured."
@@ -175,7 +189,7 @@ def _good(documents: Documents) -> bool | None:
     answers = [one.slo_met for one in (documents.choice, documents.text_choice) if one] + [
         one.ok for one in (documents.isolation,) if one
     ]
-    judged = (documents.load_test, documents.overload, documents.comparison, documents.soak)
+    judged = (documents.load_test, documents.overload, documents.comparison, documents.precisions, documents.soak)
     answers += [one.ok for one in judged if one is not None and one.ok is not None]
     return all(answers) if answers else None
 
@@ -202,6 +216,8 @@ def _conditions(documents: Documents, objective: Objective | None, source: str) 
         parts.append(overloaded.conditions_of(documents.overload))
     if documents.comparison is not None:
         parts.append(of_a_benchmark(documents.comparison.conditions))
+    if documents.precisions is not None:
+        parts.append(of_a_benchmark(documents.precisions.conditions))
     if documents.soak is not None:
         parts.append(soaked.conditions_of(documents.soak))
     for part in parts:

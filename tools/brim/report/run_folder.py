@@ -36,6 +36,7 @@ from brim.report.isolation_result import Isolation
 from brim.report.load_test import FILE_NAME as LOAD_TEST_FILE
 from brim.report.load_test import LoadTest
 from brim.report.overload_result import Overload
+from brim.report.precision_result import Precisions
 from brim.report.simulation_check import FILE_NAME as SIMULATION_FILE
 from brim.report.simulation_check import SimulationCheck
 from brim.report.soak_result import FILE_NAME as SOAK_FILE
@@ -93,6 +94,7 @@ class Documents:
         isolation_page: whether its own page lies beside it.
         overload: of ``brim bench overload``.
         comparison: of any other benchmark with targets.
+        precisions: of ``brim bench precision``.
         soak: of ``brim soak``.
         samples: of the same, in the order of the file.
     """
@@ -116,6 +118,7 @@ class Documents:
     isolation_page: bool = False
     overload: Overload | None = None
     comparison: Comparison | None = None
+    precisions: Precisions | None = None
     soak: Soak | None = None
     samples: tuple[Sample, ...] = ()
 
@@ -175,7 +178,7 @@ def read_run(folder: Path) -> Documents:
     if unordered := out_of_order(samples):
         faults.append(f"{folder / SAMPLES_FILE}: {unordered}")
     tuning: Choice | TextChoice | Interrupted | None = _document(folder / CHOICE_FILE, TypeAdapter(ChoiceFile), faults)
-    bench: Overload | Comparison | OtherBenchmark | None = _document(
+    bench: Overload | Precisions | Comparison | OtherBenchmark | None = _document(
         folder / BENCH_FILE, TypeAdapter(BenchFile), faults
     )
     documents = Documents(
@@ -198,6 +201,7 @@ def read_run(folder: Path) -> Documents:
         isolation_page=(folder / ISOLATION_PAGE).is_file(),
         overload=bench if isinstance(bench, Overload) else None,
         comparison=bench if isinstance(bench, Comparison) else None,
+        precisions=bench if isinstance(bench, Precisions) else None,
         soak=_document(folder / SOAK_FILE, TypeAdapter(Soak), faults),
         samples=tuple(samples),
     )

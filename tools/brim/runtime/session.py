@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +87,7 @@ class OnnxSession:
             raise ModelFileError(
                 f"{path} does not load in ONNX Runtime {ort.__version__}: {error}", hint=remedy
             ) from error
+        self._gpu = device.gpu or 0
         self.inputs = {tensor.name: _graph_tensor(tensor) for tensor in self._session.get_inputs()}
         self.outputs = {tensor.name: _graph_tensor(tensor) for tensor in self._session.get_outputs()}
         self._strings = [name for name, tensor in self.inputs.items() if tensor.dtype == np.dtype(np.object_)]
@@ -99,6 +102,9 @@ class OnnxSession:
                 "running on the CPU (install onnxruntime-gpu in place of onnxruntime)"
             )
             return [CPU_PROVIDER]
+        # CUDA's libraries may have come as Python packages, where the loader does not look. What is not there is printed.
+        with contextlib.redirect_stdout(sys.stderr):
+            ort.preload_dlls()
         return [(CUDA_PROVIDER, {"device_id": device.gpu}), CPU_PROVIDER]
 
     @property
@@ -116,6 +122,31 @@ class OnnxSession:
         for name in self._strings:
             feeds[name] = _as_text(feeds[name])
         return dict(zip(outputs, self._session.run(outputs, feeds), strict=True))
+
+    def on_device(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> Callable[[], None]:
+        """The same rows again and again, with every tensor on the device before the run and after it: no copy between.
+
+        Args:
+            outputs: graph names.
+            inputs: ``{graph name: [rows, ...]}``; no text, which no device holds.
+
+        Returns:
+            Runs the graph once, and comes back when the device has finished: ONNX Runtime waits for its stream at the end of
+            a run, and once more for the outputs' own copies.
+        """
+        place = ("cuda", self._gpu) if self.provider == CUDA_PROVIDER else ("cpu", 0)
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, *place))
+        for name in outputs:
+            binding.bind_output(name, *place)
+        binding.synchronize_inputs()
+
+        def run() -> None:
+            self._session.run_with_iobinding(binding)
+            binding.synchronize_outputs()
+
+        return run
 
 
 def _as_text(array: Array) -> Array:

@@ -5,19 +5,32 @@ from __future__ import annotations
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
+import brim
 from brim.errors import MissingTool
 from brim.server.canary import Tensors
 from brim.server.child import ChildServer
 from brim.server.options import ServerOptions
 from brim.server.ports import choose_ports
 
-IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
-CLUSTER_RELEASE = "25.05"
-"""Release of the chart's images. Since 24.12 they have Python 3.12, which Brim needs; the vLLM backend's metrics came before."""
+REPOSITORY = "nvcr.io/nvidia/tritonserver"
+RELEASE = "25.05"
+"""Release of every image of NVIDIA's. Since 24.12 they have Python 3.12, which Brim needs; the vLLM backend's metrics came before."""
+IMAGE_PYTHON = (3, 12)
+IMPORTED_FROM = "/adapters"
+"""Where a container has what its adapters import."""
+IMAGE = f"{REPOSITORY}:{RELEASE}-py3"
+VLLM_IMAGE = f"{REPOSITORY}:{RELEASE}-vllm-python-py3"
+SDK_IMAGE = f"{REPOSITORY}:{RELEASE}-py3-sdk"
+"""perf_analyzer and the client libraries."""
+TENSORRT_IMAGE = f"nvcr.io/nvidia/tensorrt:{RELEASE}-py3"
+"""trtexec, of the TensorRT that tritonserver's image of the same release loads engines with."""
 ENGINE_TIMEOUT_S = 20
 INSIDE = {"http": 8000, "grpc": 8001, "metrics": 8002}
 
@@ -31,8 +44,13 @@ def container_command(
     ports: Mapping[str, int],
     options: ServerOptions,
     gpus: bool,
+    imports: Sequence[Path] = (),
 ) -> list[str]:
-    """The ``docker run`` command. The repository is mounted read-only; ports are published on the given host only."""
+    """The ``docker run`` command. The repository is mounted read-only; ports are published on the given host only.
+
+    ``imports`` are the folders from which the python backend's stubs import what is not in the image.
+    """
+    inside = [f"{IMPORTED_FROM}/{number}" for number, _ in enumerate(imports)]
     published = [f"--publish={options.host}:{ports[key]}:{inside}" for key, inside in INSIDE.items()]
     return [
         "docker",
@@ -45,6 +63,8 @@ def container_command(
         *(["--gpus=all"] if gpus else []),
         *published,
         f"--volume={repository.resolve()}:/models:ro",
+        *(f"--volume={folder.resolve()}:{place}:ro" for folder, place in zip(imports, inside, strict=True)),
+        *([f"--env=PYTHONPATH={':'.join(inside)}"] if inside else []),
         image,
         "tritonserver",
         "--model-repository=/models",
@@ -55,6 +75,21 @@ def container_command(
         *([f"--model-config-name={options.profile}"] if options.profile else []),
         *options.extra_arguments,
     ]
+
+
+def adapter_imports(running: tuple[int, int] = sys.version_info[:2]) -> list[Path]:
+    """Folders of this environment from which the adapters of a model repository import Brim and what it needs.
+
+    Raises:
+        MissingTool: this Python (``running``) is not the image's, so compiled packages would not load there.
+    """
+    if running != IMAGE_PYTHON:
+        raise MissingTool(
+            f"this is Python {running[0]}.{running[1]}, and the adapters run in the image's {IMAGE_PYTHON[0]}.{IMAGE_PYTHON[1]}: "
+            "its stubs cannot load the packages of this environment",
+            hint="make the environment with python3.12 (`make clean env PYTHON=python3.12`), or use docker compose",
+        )
+    return list(dict.fromkeys(Path(str(module.__file__)).resolve().parents[1] for module in (brim, np)))
 
 
 def require_engine() -> None:
@@ -95,14 +130,28 @@ class ContainerServer(ChildServer):
         options: ServerOptions | None = None,
         image: str = IMAGE,
         gpus: bool = True,
+        adapters: bool = True,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Nothing starts before the ``with`` block. Arguments as for ``EmbeddedServer``."""
+        """Nothing starts before the ``with`` block. Arguments as for ``EmbeddedServer``, and:
+
+        Args:
+            repository: see there.
+            models: see there.
+            log_file: see there.
+            canaries: see there.
+            options: see there.
+            image: what is run.
+            gpus: whether it gets the machine's GPUs.
+            adapters: whether models in it import Brim, which the image does not have.
+            on_progress: see there.
+        """
         super().__init__(
             repository, models, log_file=log_file, canaries=canaries, options=options, on_progress=on_progress
         )
         self.image = image
         self.gpus = gpus
+        self.adapters = adapters
         self.name = f"brim-{secrets.token_hex(4)}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -123,6 +172,7 @@ class ContainerServer(ChildServer):
             ports=ports,
             options=options,
             gpus=self.gpus,
+            imports=adapter_imports() if self.adapters else (),
         )
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         self.on_progress(f"starting {self.image} (the first time it is pulled, which takes minutes)")

@@ -84,6 +84,17 @@ class Tensor(Part):
         return shape
 
 
+class Precision(StrEnum):
+    """What the exported graph computes in. The three INT8 differ in where an activation's scale comes from: a constant, the
+    row itself, or the whole batch. With the last rows mix: the export refuses it wherever a batch has more than one row."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT8_ROWS = "int8-rows"
+    INT8_DYNAMIC = "int8-dynamic"
+
+
 class Source(Part):
     """Where the model comes from: a torch factory ``package.module:function``, an ONNX file, or a language model."""
 
@@ -95,7 +106,12 @@ class Source(Part):
         description="language model: a GGUF file, an OpenVINO folder or a Hugging Face folder, relative to the checkout, "
         "or `package:file.gguf`",
     )
-    tolerance: Number = Field(default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows")
+    tolerance: Number = Field(
+        default=1e-4, gt=0, lt=1, description="largest difference from torch that parity allows, in fp32"
+    )
+    precision: Precision = Field(
+        default=Precision.FP32, description="what the exported graph computes in: docs/precision.md"
+    )
     adapter: str | None = Field(
         default=None,
         pattern=r"^[\w.]+:\w+$",
@@ -110,6 +126,8 @@ class Source(Part):
     def _one_source(self) -> Source:
         if sum(source is not None for source in (self.torch, self.onnx, self.llm)) != 1:
             raise ValueError("give exactly one of torch, onnx and llm")
+        if self.llm is not None and self.precision is not Precision.FP32:
+            raise ValueError("precision is of a graph; of a language model it is generation.precision")
         return self
 
 
@@ -220,6 +238,12 @@ class BatchTime(Part):
     alpha_us: Number = Field(ge=0, le=3_600_000_000, description="microseconds that each of its rows adds")
 
 
+def _ascending_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if list(sizes) != sorted(set(sizes)):
+        raise ValueError(f"sizes must ascend and differ; got {list(sizes)}")
+    return sizes
+
+
 class Batching(Part):
     """When a batch starts, every field of Triton's ModelDynamicBatching; and what `brim tune` derived for the gateway."""
 
@@ -239,9 +263,7 @@ class Batching(Part):
     @field_validator("preferred")
     @classmethod
     def _ascending(cls, preferred: tuple[int, ...]) -> tuple[int, ...]:
-        if list(preferred) != sorted(set(preferred)):
-            raise ValueError(f"sizes must ascend and differ; got {list(preferred)}")
-        return preferred
+        return _ascending_sizes(preferred)
 
 
 class Kind(StrEnum):
@@ -283,6 +305,48 @@ class Runtime(Part):
     )
     longest_tokens: Size | None = Field(default=None, ge=2, description="token models: where text is cut")
     padding: Padding | None = Field(default=None, description="cost model for rows of unequal length; null: by device")
+
+
+class Provider(StrEnum):
+    """What ONNX Runtime computes with on a GPU."""
+
+    CUDA = "cuda"
+    TENSORRT = "tensorrt"
+
+
+class Native(Part):
+    """How the native profiles run the graph on a GPU. The default profile has no use for it."""
+
+    provider: Provider = Field(
+        default=Provider.CUDA,
+        description="of `onnx-gpu`: ONNX Runtime's own CUDA kernels, or TensorRT inside ONNX Runtime, which builds its "
+        "engine when the model is loaded",
+    )
+    precision: Literal["fp32", "fp16"] = Field(
+        default="fp32", description="of the provider `tensorrt`: what it may compute in"
+    )
+    cuda_graphs: tuple[Rows, ...] = Field(
+        default=(),
+        description="of `tensorrt`: batch sizes that are launched as one captured CUDA graph; for inputs of fixed sizes",
+    )
+    pinned_memory: bool = Field(
+        default=True,
+        description="batches go to the GPU and back through page-locked memory, of which a server has a pool",
+    )
+
+    @field_validator("cuda_graphs")
+    @classmethod
+    def _ascending(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return _ascending_sizes(sizes)
+
+    @model_validator(mode="after")
+    def _precision_of_tensorrt(self) -> Native:
+        if self.precision != "fp32" and self.provider is not Provider.TENSORRT:
+            raise ValueError(
+                f"precision {self.precision} with provider {self.provider.value}: CUDA kernels compute in the graph's own "
+                "types; only provider tensorrt may choose"
+            )
+        return self
 
 
 class Generation(Part):
@@ -381,6 +445,7 @@ class Service(Part):
         default=(Instances(),), description="how often the model is loaded, and where"
     )
     runtime: Runtime = Field(default=Runtime(), description="how a batch is run")
+    native: Native = Field(default=Native(), description="how the native profiles use a GPU")
     generation: Generation | None = Field(default=None, description="of a language model: how texts are generated")
     samples: tuple[Sample, ...] = Field(default=(), description="real rows; the first is the canary")
 
@@ -415,6 +480,7 @@ class Service(Part):
             problems.append(
                 "a language model has one instance, whose engine serves all callers: give instances count 1"
             )
+        problems += self._native_problems()
         for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             names = [tensor.name for tensor in tensors]
             doubled = sorted({name for name in names if names.count(name) > 1})
@@ -446,3 +512,20 @@ class Service(Part):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _native_problems(self) -> list[str]:
+        if self.generation is not None:
+            return (
+                [] if self.native == Native() else ["native is for a model that answers a batch at once, not for texts"]
+            )
+        problems = []
+        over = [size for size in self.native.cuda_graphs if size > self.max_batch_size]
+        if over:
+            problems.append(f"native.cuda_graphs has {over[0]}, above max_batch_size {self.max_batch_size}")
+        variable = [one.name for one in self.model.graph_inputs or self.inputs if -1 in one.shape]
+        if self.native.cuda_graphs and variable:
+            problems.append(
+                f"native.cuda_graphs and input {', '.join(variable)} of variable size: a CUDA graph runs exactly the shapes "
+                "that it was captured with"
+            )
+        return problems

@@ -18,8 +18,10 @@ from brim.bench import fleet, generation, padding, planning, runtime_cost, satur
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
+from brim.cli.commands.bench_device import bench_device
 from brim.cli.commands.bench_generation_simulation import bench_generation_simulation
 from brim.cli.commands.bench_overload import bench_overload
+from brim.cli.commands.bench_precision import bench_precision
 from brim.cli.commands.bench_routing import bench_routing
 from brim.cli.commands.bench_simulation import bench_simulation, refuse_options_of_others
 from brim.cli.commands.bench_tuning import bench_tuning
@@ -51,6 +53,8 @@ class Benchmark(StrEnum):
     PLAN = "plan"
     GENERATION = "generation"
     GENERATION_SIMULATION = "generation-simulation"
+    DEVICE = "device"
+    PRECISION = "precision"
 
 
 DEFAULT_SERVICE = {
@@ -58,6 +62,8 @@ DEFAULT_SERVICE = {
     Benchmark.RUNTIME_COST: "image_classifier",
     Benchmark.FIT_PADDING: "text_embedding",
     Benchmark.GENERATION: "text_generation",
+    Benchmark.DEVICE: "image_classifier",
+    Benchmark.PRECISION: "image_classifier",
 }
 
 
@@ -76,7 +82,9 @@ def bench(
             "routing: prompts that share beginnings over simulated replicas, policy against policy. "
             "plan: what `brim plan` predicts of one, two and three replicas against what they do. "
             "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
-            "generation-simulation: the simulator of token models against the engine, and continuous against static batching."
+            "generation-simulation: the simulator of token models against the engine, and continuous against static batching. "
+            "device: what batches of 1 to 100 rows take on a GPU (or with --cpu) without a server. "
+            "precision: a model in fp16 and int8 against fp32, speed on this processor and accuracy."
         ),
     ],
     name: Annotated[
@@ -92,7 +100,7 @@ def bench(
         typer.Option(
             min=1,
             max=10_000,
-            help="simulation, generation-simulation: so many of the grid's points. routing: requests.",
+            help="simulation, generation-simulation: so many of the grid's points. routing: requests. device: batch sizes.",
         ),
     ] = None,
     seconds: Annotated[
@@ -101,7 +109,7 @@ def bench(
             min=0.1,
             max=600,
             help="simulation, generation-simulation: length of a point; a few thousand requests, or 20 s, when absent. "
-            "overload: length of an open loop.",
+            "overload: length of an open loop. device: after so long no further round begins.",
         ),
     ] = None,
     processor_time: Annotated[
@@ -111,13 +119,14 @@ def bench(
             help="generation-simulation: an engine of one thread by its processor time, on a machine that others use.",
         ),
     ] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="device: the CPU in the GPU's place.")] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder, for the figures and raw output.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Answer a question about speed on this machine; exit code 1 when a target is missed, 3 when noise forbids an answer."""
     project = find_project()
     if benchmark is Benchmark.GENERATION_SIMULATION:
-        refuse_options_of_others(benchmark.value, {"--rounds": rounds})
+        refuse_options_of_others(benchmark.value, {"--rounds": rounds, "--cpu": cpu or None})
         service = find_service(project.services, name or DEFAULT_SERVICE[Benchmark.GENERATION])
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-generation-simulation"
         return bench_generation_simulation(
@@ -125,6 +134,14 @@ def bench(
             as_json=as_json,
         )  # fmt: skip
     refuse_options_of_others(benchmark.value, {"--processor-time": processor_time or None})
+    if benchmark is Benchmark.DEVICE:
+        service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-device"
+        return bench_device(
+            project, service, folder, on_gpu=not cpu, points=points, rounds=rounds, seconds=seconds, seed=seed,
+            as_json=as_json,
+        )  # fmt: skip
+    refuse_options_of_others(benchmark.value, {"--cpu": cpu or None})
     if benchmark is Benchmark.TUNING:
         refuse_options_of_others(benchmark.value, {"a service": name, "--points": points, "--seconds": seconds})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-tuning"
@@ -137,6 +154,11 @@ def bench(
         refuse_options_of_others(benchmark.value, {"a service": name, "--rounds": rounds, "--seconds": seconds})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-routing"
         return bench_routing(folder, points=points, seed=seed, as_json_answer=as_json)
+    if benchmark is Benchmark.PRECISION:
+        refuse_options_of_others(benchmark.value, {"--points": points, "--seconds": seconds})
+        service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
+        folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-precision"
+        return bench_precision(project, service, folder, rounds=rounds, seed=seed, as_json=as_json)
     is_simulation = benchmark is Benchmark.SIMULATION
     refuse_options_of_others(
         benchmark.value,

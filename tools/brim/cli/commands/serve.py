@@ -40,7 +40,7 @@ from brim.gateway.limits import request_limits
 from brim.gateway.replicas import Balance, Replicas
 from brim.paths import Project, find_project
 from brim.server.canary import ask
-from brim.server.container import ContainerServer
+from brim.server.container import IMAGE, VLLM_IMAGE, ContainerServer
 from brim.server.embedded import EmbeddedServer, ServerOptions
 from brim.server.endpoint import Endpoint, endpoint_from_url
 from brim.server.supervise import Bounds, Supervisor
@@ -210,6 +210,9 @@ def serve(
                 log_file=project.cache / "logs" / "container.log",
                 canaries=canaries(services),
                 options=options,
+                image=VLLM_IMAGE if profile is Profile.VLLM else IMAGE,
+                gpus=profile is not Profile.ONNX_CPU,
+                adapters=profile is not Profile.VLLM,
                 on_progress=say,
             )
         else:
