@@ -6,6 +6,8 @@ from brim.gateway.replies import HOST_ERRORS
 from brim.gateway.routes import GRPC_STREAM
 from brim.gateway.xds import AROUND_HEADER, NOT, REASON_HEADER, TYPE, Document, equal
 
+LAST_TIME: Document = {"header_filter": {"header": equal(AROUND_HEADER, "1") | NOT}}
+"""What goes around once is noted when it comes back."""
 STREAM_OUTCOMES = (
     *("admitted", "answered", "failed", "left", *(f"host_{reason}" for reason in HOST_ERRORS)),
     *("queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class"),
@@ -30,11 +32,9 @@ def counters() -> list[Document]:
             ("flags", "%RESPONSE_FLAGS%"),
         )
     ]
-    # What goes around once is counted when it comes back.
-    last_time = {"header_filter": {"header": equal(AROUND_HEADER, "1") | NOT}}
     no_stream = {"header_filter": {"header": equal(":path", GRPC_STREAM) | NOT}}
     of_calls = logger(
-        {"and_filter": {"filters": [last_time, no_stream]}},
+        {"and_filter": {"filters": [LAST_TIME, no_stream]}},
         counters=[{"stat": {"name": "requests", "tags": tags}, "value_fixed": 1}],
         histograms=[
             {

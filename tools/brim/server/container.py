@@ -14,11 +14,13 @@ from brim.server.canary import Tensors
 from brim.server.child import ChildServer
 from brim.server.options import ServerOptions
 from brim.server.ports import choose_ports
+from brim.server.tracing import trace_arguments
 
 IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 CLUSTER_RELEASE = "25.05"
 """Release of the chart's images. Since 24.12 they have Python 3.12, which Brim needs; the vLLM backend's metrics came before."""
 ENGINE_TIMEOUT_S = 20
+TRACES_INSIDE = Path("/traces")
 INSIDE = {"http": 8000, "grpc": 8001, "metrics": 8002}
 
 
@@ -33,6 +35,7 @@ def container_command(
     gpus: bool,
 ) -> list[str]:
     """The ``docker run`` command. The repository is mounted read-only; ports are published on the given host only."""
+    traces = options.trace_file
     published = [f"--publish={options.host}:{ports[key]}:{inside}" for key, inside in INSIDE.items()]
     return [
         "docker",
@@ -45,6 +48,7 @@ def container_command(
         *(["--gpus=all"] if gpus else []),
         *published,
         f"--volume={repository.resolve()}:/models:ro",
+        *([f"--volume={traces.parent.resolve()}:{TRACES_INSIDE}"] if traces else []),
         image,
         "tritonserver",
         "--model-repository=/models",
@@ -53,6 +57,7 @@ def container_command(
         *(f"--load-model={model}" for model in models),
         f"--exit-timeout-secs={options.exit_timeout_s}",
         *([f"--model-config-name={options.profile}"] if options.profile else []),
+        *trace_arguments(options.tracing, traces and TRACES_INSIDE / traces.name),
         *options.extra_arguments,
     ]
 

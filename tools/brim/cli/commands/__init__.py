@@ -24,6 +24,7 @@ from brim.cli.commands import (
     simulate,
     soak,
     sweep,
+    trace,
     tune,
     up,
 )
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
         isolate,
         load,
         soak,
+        trace,
         report,
         doctor,
     ):
