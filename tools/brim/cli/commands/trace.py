@@ -40,7 +40,7 @@ from brim.trace.waterfall import MEANING
 
 BAR = 40
 """Letters."""
-SHOWN_IDS = 8
+SHOWN_IDS = 3
 PRODUCTION_FILE = Path("/tmp/brim-trace.json")
 """Where Triton's image writes its traces, with a number behind: a folder that is there, and that the chart makes writable."""
 
