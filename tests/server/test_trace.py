@@ -23,15 +23,15 @@ from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
 from brim.server.options import ServerOptions
 from brim.service.schema import Tracing
-from brim.trace.callers import call_all
+from brim.trace.callers import call_all, tensor_requests
 from brim.trace.run import Run, new_prefix, trace
 from brim.trace.switch import followed_all
-from brim.trace.waterfall import WAY
+from brim.trace.waterfall import TENSOR_WAY
 from tests.conftest import Brim
 
 MODEL = "known_time"
 ROWS = [{INPUT: np.full((1, WIDTH), number, np.float32)} for number in range(4)]
-KNOWN = [part for _, part in WAY if part]
+KNOWN = [part for _, part in TENSOR_WAY if part]
 PATIENCE_S = 60
 
 
@@ -85,9 +85,9 @@ def followed(served: Served, name: str, requests: int, concurrency: int, admissi
 def test_every_request_is_found_in_the_batch_that_it_was_in(served: Served) -> None:
     run = followed(served, "all", requests=60, concurrency=20)
     assert [one.call.request_id for one in run.traced] == [f"{run.prefix}{number}" for number in range(60)]
-    assert all(one.call.outcome == "right" and one.in_order for one in run.traced), run.as_json()
+    assert all(one.call.outcome == "right" and one.told and one.told.in_order for one in run.traced), run.as_json()
     # In one batch each, in those that Triton counts; and callers that wait together share some.
-    members = [member.request_id for batch in run.batches for member in batch.members]
+    members = [member for batch in run.batches for member in batch.members]
     assert sorted(members) == sorted(one.call.request_id for one in run.traced)
     assert run.agrees is True, run.as_json()
     assert max(len(batch.members) for batch in run.batches) > 1
@@ -97,7 +97,8 @@ def test_every_request_is_found_in_the_batch_that_it_was_in(served: Served) -> N
         assert one.way.took_us == round((one.call.answered_ns - one.call.sent_ns) / 1_000)
         computed = {part.name: part.took_us for part in one.way.parts}["compute"]
         assert computed >= 40_000
-        assert one.batch is not None and one.call.request_id in [member.request_id for member in one.batch.members]
+        (batch,) = one.batches
+        assert one.call.request_id in batch.members
 
 
 def test_the_server_follows_nobody_afterwards(served: Served) -> None:
@@ -108,7 +109,7 @@ def test_the_server_follows_nobody_afterwards(served: Served) -> None:
         settings = client.get_trace_settings(MODEL)
         assert settings == client.get_trace_settings()
         assert settings["trace_level"] == ["OFF"]
-    call_all(served.server.endpoint.http, MODEL, ROWS, ["x-1"], 1, PATIENCE_S)
+    call_all(served.server.endpoint.http, tensor_requests(MODEL, ROWS, ["x-1"]), 1, PATIENCE_S)
     assert sorted(served.folder.glob("trace.json.*")) == there
     assert "x-1" not in "".join(path.read_text() for path in there)
 
@@ -118,7 +119,7 @@ def test_a_refusal_is_shown_with_its_reason(served: Served) -> None:
     refused = [one for one in run.traced if one.call.outcome == "refused"]
     assert refused
     assert {one.refused_for for one in refused} == {"queue_full"}
-    assert all(one.batch is None and one.followed is None for one in refused)
+    assert all(one.batches == () and one.told is None for one in refused)
     assert all([part.name for part in one.way.parts] == ["to_gateway", "refused", "to_caller"] for one in refused)
     assert run.agrees is True
     assert run.way_as_json(refused[0])["status"] == 429
@@ -138,7 +139,7 @@ def test_other_callers_are_counted_and_not_told(served: Served) -> None:
     def somebody(pause_s: float) -> None:
         # Out of step with each other and with the run: who waits for a whole batch in step never shares one.
         while not stop.wait(pause_s):
-            call_all(served.server.endpoint.http, MODEL, ROWS, ["somebody"], 1, PATIENCE_S)
+            call_all(served.server.endpoint.http, tensor_requests(MODEL, ROWS, ["somebody"]), 1, PATIENCE_S)
 
     threads = [threading.Thread(target=somebody, args=(number / 97,)) for number in range(1, 7)]
     for thread in threads:

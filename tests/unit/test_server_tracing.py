@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from brim.cli.commands.serve_replicas import Wanted
 from brim.errors import InputError
 from brim.gateway.envoy_config import envoy_config
 from brim.gateway.limits import RequestLimits
@@ -120,6 +121,14 @@ def test_production_has_the_same_arguments(
     service.write_text(text + "\ntracing: {rate: 20}\n")
     done = brim("trace", "image_classifier", "--arguments")
     assert tuple(done.out.split()) == trace_arguments(Tracing(rate=20), Path("/tmp/brim-trace.json"))
+
+
+def test_each_replica_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    options = ServerOptions(tracing=Tracing(), trace_file=tmp_path / "trace.json")
+    wanted = Wanted(tmp_path, ["m"], tmp_path, {}, options, tmp_path)
+    files = [wanted.server(name).options.trace_file for name in ("r1", "r2", "r3")]
+    assert len(set(files)) == 3
+    assert {file.parent for file in files if file} == {tmp_path}
 
 
 @pytest.mark.parametrize(

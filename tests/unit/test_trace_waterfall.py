@@ -10,10 +10,10 @@ from brim.errors import CouldNotTell, InputError
 from brim.gateway.access_log import AccessLog, Passage
 from brim.trace.callers import Call
 from brim.trace.chrome import chrome
-from brim.trace.events import ANSWERED, IN_SERVER, Followed
+from brim.trace.events import ANSWERED, COMPUTED, IN_SERVER, Followed
 from brim.trace.page import page
-from brim.trace.run import Run, put_together
-from brim.trace.waterfall import MEANING, WAY, Waterfall, waterfall
+from brim.trace.run import Run, of_batches
+from brim.trace.waterfall import MEANING, TENSOR_WAY, TEXT_WAY, Waterfall, Way, waterfall
 
 WALL_AHEAD_NS = 1_700_000_000_000_000_000
 US = 1_000
@@ -25,7 +25,8 @@ PASSAGE = Passage("p-0", WALL_AHEAD_NS + 110 * US, 10 * US, 230 * US, 240 * US, 
 
 
 def followed_way(passage: Passage | None = PASSAGE, events: dict[str, int] | None = EVENTS) -> Waterfall:
-    return waterfall(100 * US, 360 * US, passage, events, WALL_AHEAD_NS)
+    told = Followed("m", 1, "p-0", events or {}).moments()
+    return waterfall(100 * US, 360 * US, passage, told, WALL_AHEAD_NS)
 
 
 def took(way: Waterfall) -> list[tuple[str, int]]:
@@ -49,7 +50,7 @@ def test_every_part_of_an_answered_request_is_known() -> None:
         ("to_caller", 10),
     ]
     assert (way.took_us, way.gateway_moved_us, way.contradicted_us, way.stayed_us) == (260, 0, 0, 0)
-    assert {part for _, part in WAY if part} <= MEANING.keys()
+    assert {part for _, part in (*TENSOR_WAY, *TEXT_WAY) if part} <= MEANING.keys()
 
 
 def test_what_nobody_told_is_unaccounted() -> None:
@@ -92,7 +93,9 @@ def _as_dict(passage: Passage) -> dict[str, object]:
 
 @given(
     st.integers(0, 10**9),
-    st.dictionaries(st.sampled_from([*IN_SERVER, ANSWERED]), st.integers(0, 2 * 10**9)),
+    st.dictionaries(
+        st.sampled_from([*IN_SERVER, COMPUTED, "first_step", "first_token", "last_step"]), st.integers(0, 2 * 10**9)
+    ),
     st.none()
     | st.builds(
         Passage,
@@ -103,9 +106,12 @@ def _as_dict(passage: Passage) -> dict[str, object]:
         st.just(""),
         st.just(""),
     ),
+    st.sampled_from([TENSOR_WAY, TEXT_WAY]),
 )
-def test_parts_follow_each_other_and_add_up(took_ns: int, events: dict[str, int], passage: Passage | None) -> None:
-    way = waterfall(5, 5 + took_ns, passage, events, WALL_AHEAD_NS)
+def test_parts_follow_each_other_and_add_up(
+    took_ns: int, told: dict[str, int], passage: Passage | None, moments: Way
+) -> None:
+    way = waterfall(5, 5 + took_ns, passage, told, WALL_AHEAD_NS, moments)
     assert sum(part.took_us for part in way.parts) == way.took_us
     assert all(part.took_us >= 0 for part in way.parts)
     ends = [part.began_us + part.took_us for part in way.parts]
@@ -121,7 +127,7 @@ def run_of_three(others: int = 0) -> Run:
         Call("p-2", 100 * US, 120 * US, 429, "queue_full", "busy"),
     ]
     members = [Followed("m", 1, name, EVENTS) for name in ("p-0", "p-1", *["theirs <secret>"] * others)]
-    return put_together("m", "p-", calls, {"p-0": PASSAGE}, members, {2: 1}, WALL_AHEAD_NS)
+    return of_batches("m", "p-", calls, {"p-0": PASSAGE}, members, {2: 1}, WALL_AHEAD_NS)
 
 
 def test_a_run_knows_who_shared_a_batch() -> None:
@@ -133,7 +139,7 @@ def test_a_run_knows_who_shared_a_batch() -> None:
     assert run.as_json()["outcomes"] == {"refused": 1, "right": 2}
     assert run.as_json()["refused"] == {"queue_full": 1}
     assert run.one(None).call.request_id == "p-1"
-    assert run.one("2").batch is None
+    assert run.one("2").batches == ()
     assert run.one("p-2") == run.one("2")
 
 
@@ -141,13 +147,13 @@ def test_a_count_that_differs_is_told() -> None:
     run = run_of_three()
     calls = [one.call for one in run.traced]
     members = [Followed("m", 1, name, EVENTS) for name in ("p-0", "p-1")]
-    assert put_together("m", "p-", calls, {}, members, {1: 2}, WALL_AHEAD_NS).agrees is False
+    assert of_batches("m", "p-", calls, {}, members, {1: 2}, WALL_AHEAD_NS).agrees is False
 
 
 def test_of_other_callers_nothing_is_told() -> None:
     run = run_of_three(others=3)
     told = run.way_as_json(run.one("0"))
-    assert (told["batch"]["requests"], told["batch"]["others"]) == (5, 3)
+    assert (told["batches"][0]["requests"], told["batches"][0]["others"]) == (5, 3)
     assert run.agrees is None
     for text in (json.dumps(told), json.dumps(run.as_json()), json.dumps(chrome(run)), page(run, run.one("0"))):
         assert "theirs" not in text
@@ -160,7 +166,7 @@ def test_an_unknown_id_names_those_that_there_are() -> None:
 
 def test_answers_without_a_word_of_the_servers_are_no_trace() -> None:
     with pytest.raises(CouldNotTell):
-        put_together("m", "p-", [Call("p-0", 1, 2, 200, "", "")], {}, [], {1: 1}, WALL_AHEAD_NS)
+        of_batches("m", "p-", [Call("p-0", 1, 2, 200, "", "")], {}, [], {1: 1}, WALL_AHEAD_NS)
 
 
 def test_perfetto_gets_every_part_and_every_batch() -> None:
@@ -177,12 +183,12 @@ def test_perfetto_gets_every_part_and_every_batch() -> None:
 
 def test_the_page_stands_alone_and_trusts_no_text() -> None:
     run = run_of_three()
-    hostile = put_together(
+    hostile = of_batches(
         "<script>",
         "p-",
         [one.call for one in run.traced],
         {},
-        [run.traced[0].followed or Followed("", 1, "", {})],
+        [Followed("<script>", 1, "p-0", EVENTS)],
         {},
         0,
     )

@@ -25,13 +25,13 @@ class Batch:
         number: in the order in which they began, from 0.
         began_ns: on the monotonic clock.
         ended_ns: likewise.
-        members: the requests in it.
+        members: the ids of the requests in it, as their callers said; empty where they said none.
     """
 
     number: int
     began_ns: int
     ended_ns: int
-    members: tuple[Followed, ...]
+    members: tuple[str, ...]
 
 
 def batches_of(followed: Sequence[Followed]) -> list[Batch]:
@@ -43,7 +43,12 @@ def batches_of(followed: Sequence[Followed]) -> list[Batch]:
             shared.setdefault(key, []).append(one)
     in_order = sorted(shared.values(), key=lambda members: members[0].events["COMPUTE_START"])
     return [
-        Batch(number, members[0].events["COMPUTE_START"], members[0].events["COMPUTE_END"], tuple(members))
+        Batch(
+            number,
+            members[0].events["COMPUTE_START"],
+            members[0].events["COMPUTE_END"],
+            tuple(member.request_id for member in members),
+        )
         for number, members in enumerate(in_order)
     ]
 

@@ -6,7 +6,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -57,29 +57,46 @@ class Call:
         return "right" if self.status == 200 else "own_error"
 
 
-def call_all(
-    address: str, model: str, rows: Sequence[Row], ids: Sequence[str], concurrency: int, timeout_s: float
-) -> list[Call]:
-    """One request for each id, at most ``concurrency`` at once; the rows are taken in turn. The first ones leave together.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent.
+
+    Attributes:
+        request_id: its KServe id, which is in the body, and its ``x-request-id``.
+        path: of the POST.
+        body: of it.
+        headers: beside the id.
+    """
+
+    request_id: str
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def tensor_requests(model: str, rows: Sequence[Row], ids: Sequence[str]) -> list[Request]:
+    """One for each id; the rows, which have a batch dimension of 1, are taken in turn."""
+    return [_tensor_request(model, rows[number % len(rows)], one) for number, one in enumerate(ids)]
+
+
+def call_all(address: str, requests: Sequence[Request], concurrency: int, timeout_s: float) -> list[Call]:
+    """Send every request, at most ``concurrency`` at once; the first ones leave together. In the order of the requests.
 
     Args:
         address: ``host:port`` of the gateway, or of a server.
-        model: that is asked.
-        rows: with a batch dimension of 1.
-        ids: one for each request.
+        requests: with ids that differ.
         concurrency: callers; each has a connection of its own and sends its next request when its last one is answered.
-        timeout_s: bound on the wait for one answer.
+        timeout_s: bound on each wait for more of an answer.
     """
-    prepared = [(one, _body(rows[number % len(rows)], one)) for number, one in enumerate(ids)]
-    waiting, lock = iter(prepared), threading.Lock()
-    callers = min(concurrency, len(prepared))
+    waiting, lock, stopped = iter(requests), threading.Lock(), threading.Event()
+    callers = min(concurrency, len(requests))
     together = threading.Barrier(callers)
 
-    def take() -> Iterator[tuple[str, tuple[bytes, int | None]]]:
+    def take() -> Iterator[Request]:
         while True:
             with lock:
                 found = next(waiting, None)
-            if found is None:
+            if found is None or stopped.is_set():
                 return
             yield found
 
@@ -88,7 +105,7 @@ def call_all(
         try:
             _connect(line)
             together.wait(timeout_s)
-            return [_ask(line, model, one, body, length) for one, (body, length) in take()]
+            return [_ask(line, request) for request in take()]
         except BaseException:
             together.abort()
             raise
@@ -97,8 +114,12 @@ def call_all(
 
     with ThreadPoolExecutor(callers, thread_name_prefix="brim-trace") as threads:
         done = [threads.submit(caller) for _ in range(callers)]
-        calls = [call for future in done for call in future.result()]
-    order = {one: number for number, one in enumerate(ids)}
+        try:
+            calls = [call for future in done for call in future.result()]
+        finally:
+            # Who is interrupted waits for what is under way, and sends nothing more.
+            stopped.set()
+    order = {request.request_id: number for number, request in enumerate(requests)}
     return sorted(calls, key=lambda call: order[call.request_id])
 
 
@@ -110,22 +131,22 @@ def _connect(line: http.client.HTTPConnection) -> None:
         line.close()
 
 
-def _body(row: Row, request_id: str) -> tuple[bytes, int | None]:
+def _tensor_request(model: str, row: Row, request_id: str) -> Request:
     inputs: list[Any] = []
     for name, value in row.items():
         tensor = triton_http.InferInput(name, list(value.shape), np_to_triton_dtype(value.dtype))
         tensor.set_data_from_numpy(value)
         inputs.append(tensor)
     body, length = triton_http.InferenceServerClient.generate_request_body(inputs, request_id=request_id)
-    return bytes(body), length
+    headers = {} if length is None else {LENGTH_HEADER: str(length)}
+    return Request(request_id, f"/v2/models/{model}/infer", bytes(body), headers)
 
 
-def _ask(line: http.client.HTTPConnection, model: str, request_id: str, body: bytes, length: int | None) -> Call:
-    headers = {ID_HEADER: request_id, **({} if length is None else {LENGTH_HEADER: str(length)})}
+def _ask(line: http.client.HTTPConnection, request: Request) -> Call:
     status, reason, message = None, "", ""
     sent_ns = time.monotonic_ns()
     try:
-        line.request("POST", f"/v2/models/{model}/infer", body, headers)
+        line.request("POST", request.path, request.body, {**request.headers, ID_HEADER: request.request_id})
         answer = line.getresponse()
         said = answer.read(MOST_ANSWER_BYTES)
         answered_ns = time.monotonic_ns()
@@ -137,7 +158,7 @@ def _ask(line: http.client.HTTPConnection, model: str, request_id: str, body: by
         answered_ns = time.monotonic_ns()
         message = f"{type(error).__name__}: {error}"
         line.close()
-    return Call(request_id, sent_ns, answered_ns, status, reason, message)
+    return Call(request.request_id, sent_ns, answered_ns, status, reason, message)
 
 
 def _words(said: bytes) -> str:

@@ -19,19 +19,19 @@ REQUESTS, EXECUTIONS = 1, 2
 def chrome(run: Run) -> dict[str, Any]:
     """The whole document; times count from the first sending."""
     origin_ns = min(one.call.sent_ns for one in run.traced)
-    events = [_named(REQUESTS, f"requests to {run.model}"), _named(EXECUTIONS, "batches")]
+    events = [_named(REQUESTS, f"requests to {run.model}"), _named(EXECUTIONS, f"executions ({run.unit})")]
     for line, one in enumerate(run.traced, start=1):
         events.append(_named(REQUESTS, one.call.request_id, line))
         began_us = (one.call.sent_ns - origin_ns) // 1_000
-        number = None if one.batch is None else one.batch.number
-        about = {"request_id": one.call.request_id, "outcome": one.call.outcome, "batch": number}
+        numbers = [batch.number for batch in one.batches]
+        about = {"request_id": one.call.request_id, "outcome": one.call.outcome, run.unit: numbers}
         for part in one.way.parts:
             args = {**about, "meaning": MEANING[part.name]}
             events.append(_slice(part.name, REQUESTS, line, began_us + part.began_us, part.took_us, args))
     for line, batch in _lines(run.batches):
         told = run.batch_as_json(batch)
         began_us = (batch.began_ns - origin_ns) // 1_000
-        name = f"batch {batch.number}: {len(batch.members)}"
+        name = f"{run.unit} {batch.number}: {len(batch.members)}"
         events.append(_slice(name, EXECUTIONS, line, began_us, told["took_us"], told))
     return {"displayTimeUnit": "ms", "traceEvents": events}
 

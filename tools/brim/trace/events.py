@@ -24,6 +24,8 @@ IN_SERVER = (
 """In the order in which they happen to a request over HTTP."""
 ANSWERED = "INFER_RESPONSE_COMPLETE"
 """The answer is put together; it may be before ``COMPUTE_END``, which is the whole batch's."""
+COMPUTED = "COMPUTED"
+"""This request's part of the batch is done: what comes first of ``ANSWERED`` and ``COMPUTE_END``."""
 _BEGIN = '{"id":'
 
 
@@ -42,6 +44,11 @@ class Followed:
     version: int
     request_id: str
     events: Mapping[str, int]
+
+    def moments(self) -> dict[str, int]:
+        """Its events, and when its part of the batch was done (``COMPUTED``)."""
+        ends = [self.events[name] for name in ("COMPUTE_END", ANSWERED) if name in self.events]
+        return {**self.events, **({COMPUTED: min(ends)} if ends and "COMPUTE_OUTPUT_START" in self.events else {})}
 
     def in_order(self) -> bool:
         """Whether its events are in the order in which they can only have happened."""

@@ -62,11 +62,13 @@ td, th { padding: .2rem .6rem; text-align: left; border-bottom: 1px solid var(--
 {% for bar in bars %}<tr><td><code>{{ bar.name }}</code></td><td class="n">{{ bar.began_us }}</td><td class="n">{{ bar.took_us }}</td>
 <td>{{ bar.meaning }}</td></tr>
 {% endfor %}<tr><th>together</th><th></th><th class="n">{{ one.way.took_us }}</th><th></th></tr></table>
-<h2>Its batch</h2>
-{% if batch %}<p>Batch {{ batch.number }} of the run: {{ batch.requests }} requests, {{ ms(batch.took_us) }} ms.
-{% if batch.others %}{{ batch.others }} of them are other callers', of whom nothing is told.{% endif %}</p>
-<p class="faint">Of this run: {% for id in batch.own %}<code>{{ id }}</code> {% endfor %}</p>
-{% else %}<p>It was in none.</p>{% endif %}
+<h2>Who shared it</h2>
+{% if batches %}<table><tr><th>{{ run.unit }}</th><th class="n">requests</th><th class="n">took (us)</th><th>of this run</th></tr>
+{% for batch in batches %}<tr><td class="n">{{ batch.number }}</td><td class="n">{{ batch.requests }}</td>
+<td class="n">{{ batch.took_us }}</td><td>{% for id in batch.own %}<code>{{ id }}</code> {% endfor %}{% if batch.others %}
+<span class="faint">and {{ batch.others }} of other callers, of whom nothing is told</span>{% endif %}</td></tr>
+{% endfor %}</table>
+{% else %}<p>It was in no {{ run.unit }}.</p>{% endif %}
 </body></html>
 """
 _ENVIRONMENT = Environment(autoescape=True, undefined=StrictUndefined)
@@ -93,7 +95,7 @@ def page(run: Run, one: Traced) -> str:
         run=run,
         one=one,
         bars=bars,
-        batch=None if one.batch is None else run.batch_as_json(one.batch),
+        batches=[run.batch_as_json(batch) for batch in one.batches],
         ms=lambda time_us: f"{us_to_ms(time_us):.3f}",
         label=LABEL,
         width=WIDTH,

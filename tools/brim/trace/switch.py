@@ -97,10 +97,20 @@ def followed_all(endpoint: Endpoint, model: str) -> Iterator[TraceFiles]:
             )
         files = TraceFiles(path, frozenset(_there(path)))
         try:
-            client.update_trace_settings(model, _OWN)
+            _set(client, endpoint, model, _OWN)
             yield files
         finally:
-            client.update_trace_settings(model, dict.fromkeys(_OWN))
+            _set(client, endpoint, model, dict.fromkeys(_OWN))
+
+
+def _set(client: Any, endpoint: Endpoint, model: str, settings: Mapping[str, Any]) -> None:
+    try:
+        client.update_trace_settings(model, settings)
+    except NO_ANSWER as error:
+        raise ServerFailed(
+            f"{endpoint.http}: the trace settings of {model} could not be changed: {error}",
+            hint=f"if the server still runs, it follows {MOST_FOLLOWED:,} requests at most; its log says more",
+        ) from error
 
 
 def trace_file(address: str, settings: Mapping[str, Any]) -> Path:

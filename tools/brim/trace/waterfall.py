@@ -6,14 +6,17 @@ durations from a moment of wall time; that moment is moved by as little as bring
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from brim.gateway.access_log import Passage
-from brim.trace.events import ANSWERED
+from brim.trace.events import COMPUTED
 from brim.units import ns_to_us
 
-WAY = (
+Way: TypeAlias = tuple[tuple[str, str], ...]
+"""Moments in their order, each with the name of the part that ends there; the first ends none."""
+TENSOR_WAY: Way = (
     ("sent", ""),
     ("gateway_in", "to_gateway"),
     ("gateway_out", "gateway_in"),
@@ -23,12 +26,23 @@ WAY = (
     ("COMPUTE_START", "queue"),
     ("COMPUTE_INPUT_END", "compute_input"),
     ("COMPUTE_OUTPUT_START", "compute"),
-    ("computed", "compute_output"),
+    (COMPUTED, "compute_output"),
     ("gateway_back", "from_server"),
     ("gateway_done", "gateway_out"),
     ("answered", "to_caller"),
 )
-"""Moments in their order, each with the name of the part that ends there."""
+"""Of a request that is computed in one batch."""
+TEXT_WAY: Way = (
+    ("sent", ""),
+    ("gateway_in", "to_gateway"),
+    ("gateway_out", "gateway_in"),
+    ("first_step", "room"),
+    ("first_token", "prefill"),
+    ("last_step", "generate"),
+    ("answered", "last_piece"),
+)
+"""Of a text, which is computed in many steps; its first pieces are with the caller before the last ones are made, and its stream
+is open until the caller closes it, so what the gateway sees of its end is later than the answer."""
 MEANING = {
     "to_gateway": "from the caller to the gateway",
     "gateway_in": "in the gateway: read, checked and let in",
@@ -42,6 +56,10 @@ MEANING = {
     "from_server": "Triton answers the gateway",
     "gateway_out": "the gateway hands the answer on",
     "to_caller": "from the gateway to the caller",
+    "room": "to Triton, and in the waiting room until a step takes it",
+    "prefill": "the prompt is computed, in one step or more",
+    "generate": "the text goes on, a step for each of its next tokens",
+    "last_piece": "the end of the text goes through Triton and the gateway to the caller",
     "refused": "in the gateway, which answered by itself",
     "given_up": "with Triton, until the gateway answered in its place",
     "unaccounted": "nobody has told what happened meanwhile",
@@ -81,8 +99,9 @@ def waterfall(
     sent_ns: int,
     answered_ns: int,
     passage: Passage | None,
-    events: Mapping[str, int] | None,
+    told: Mapping[str, int],
     wall_ahead_ns: int,
+    way: Way = TENSOR_WAY,
 ) -> Waterfall:
     """Parts of the way.
 
@@ -90,32 +109,27 @@ def waterfall(
         sent_ns: by the caller, on the monotonic clock.
         answered_ns: likewise, when the last byte of the answer was there.
         passage: what the gateway noted; None when it noted nothing.
-        events: what Triton noted; None when the request did not reach it, or was not followed.
+        told: moments that the server noted, on the monotonic clock; none when the request did not reach it.
         wall_ahead_ns: wall time minus monotonic time on this machine.
+        way: which moments there are.
     """
-    server = _in_server(events or {})
+    order = [name for name, _ in way]
+    server = {name: at for name, at in told.items() if name in order}
     stayed_ns = max(0, max(server.values(), default=0) - answered_ns)
     before_the_end = {name: at for name, at in server.items() if at <= answered_ns}
     moments = {"sent": sent_ns, "answered": answered_ns, **before_the_end}
     moved_ns = contradicted_ns = 0
     if passage is not None:
-        seen = _in_gateway(passage, wall_ahead_ns)
-        moved_ns, contradicted_ns = _move(seen, moments)
+        seen = {name: at for name, at in _in_gateway(passage, wall_ahead_ns).items() if name in order}
+        moved_ns, contradicted_ns = _move(seen, moments, order)
         moments |= {name: at + moved_ns for name, at in seen.items()}
     return Waterfall(
-        _parts(moments, passage),
+        _parts(moments, passage, way),
         ns_to_us(answered_ns - sent_ns),
         None if passage is None else ns_to_us(moved_ns),
         ns_to_us(contradicted_ns),
         ns_to_us(stayed_ns),
     )
-
-
-def _in_server(events: Mapping[str, int]) -> dict[str, int]:
-    known = {name: events[name] for name, _ in WAY if name in events}
-    # The answer may leave before the batch is over, or wait for its turn after it.
-    ends = [events[name] for name in ("COMPUTE_END", ANSWERED) if name in events]
-    return {**known, **({"computed": min(ends)} if ends and "COMPUTE_OUTPUT_START" in events else {})}
 
 
 def _in_gateway(passage: Passage, wall_ahead_ns: int) -> dict[str, int]:
@@ -129,9 +143,8 @@ def _in_gateway(passage: Passage, wall_ahead_ns: int) -> dict[str, int]:
     return {name: began_ns + time_ns for name, time_ns in after.items() if time_ns is not None}
 
 
-def _move(seen: Mapping[str, int], others: Mapping[str, int]) -> tuple[int, int]:
+def _move(seen: Mapping[str, int], others: Mapping[str, int], order: Sequence[str]) -> tuple[int, int]:
     """By how much the gateway's moments are moved, and how far they stay outside of the others'. The nearest wins."""
-    order = [name for name, _ in WAY]
     least, most = -(2**62), 2**62
     for name, at in seen.items():
         before = [others[other] for other in order[: order.index(name)] if other in others]
@@ -142,14 +155,14 @@ def _move(seen: Mapping[str, int], others: Mapping[str, int]) -> tuple[int, int]
     return min(max(0, least), most), 0
 
 
-def _parts(moments: Mapping[str, int], passage: Passage | None) -> tuple[Part, ...]:
+def _parts(moments: Mapping[str, int], passage: Passage | None, way: Way) -> tuple[Part, ...]:
     """From each known moment to the next. Where one between them is not known, nobody can tell what it was."""
     began_ns = moments["sent"]
     took_us = ns_to_us(moments["answered"] - began_ns)
     found: list[Part] = []
     # Rounded as moments, so that the parts add up to the whole.
     at_us, last = 0, 0
-    for index, (name, part) in enumerate(WAY[1:], start=1):
+    for index, (name, part) in enumerate(way[1:], start=1):
         if name not in moments:
             continue
         now_us = min(took_us, max(at_us, ns_to_us(moments[name] - began_ns)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -15,14 +16,15 @@ from brim.cli.app import JsonFlag
 from brim.cli.commands.measure_target import INTERRUPTED, ROWS, check_running, kept_in, refuse
 from brim.cli.commands.serve import canaries, new_log, require_artifacts, stop_on_signal
 from brim.cli.output import put, put_answer, say
-from brim.cli.whole_answers import require_whole_answers
 from brim.config.generate import Profile
+from brim.engine.step_file import VARIABLE
 from brim.errors import InputError
 from brim.gateway.access_log import AccessLog
 from brim.gateway.admission import admissions
 from brim.gateway.envoy import Gateway
 from brim.gateway.limits import request_limits
 from brim.measure.plan import Protocol
+from brim.measure.text.stream import Ask
 from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import HOST_AND_PORT, Endpoint, endpoint_from_url
@@ -36,6 +38,7 @@ from brim.trace.chrome import chrome
 from brim.trace.page import page
 from brim.trace.run import Run, Traced, new_prefix
 from brim.trace.run import trace as trace_requests
+from brim.trace.text import trace_texts
 from brim.trace.waterfall import MEANING
 
 BAR = 40
@@ -80,31 +83,30 @@ def trace(
     if gateway is not None and not HOST_AND_PORT.fullmatch(gateway):
         raise InputError(f"--gateway {gateway}: expected host:port", hint="as `brim serve` prints it")
     service = find_service(project.services, name)
-    require_whole_answers(service, "brim trace")
+    if service.generation is not None and url is not None:
+        raise InputError(
+            f"{service.name} is a language model, and --url is given: its steps are in a log of the server's own",
+            hint=f"leave --url out: brim trace {service.name} starts a server whose log it reads",
+        )
     if request_id is not None and request_id.isdecimal() and int(request_id) >= requests:
         raise InputError(
             f"--request-id {request_id}: the run has {requests} requests, 0 to {requests - 1}",
             hint="name one of them, or send more with --requests",
         )
-    rows = sample_rows(service) or random_rows(service, ROWS, seed=seed)
     run: Run | None = None
     with stop_on_signal(), ExitStack() as stack:
         prefix = new_prefix()
-        server, address, access = (
-            _own(stack, project, service, prefix) if url is None else _running(url, gateway, service.name)
-        )
-        run = trace_requests(
-            server,
-            address,
-            service.name,
-            rows,
-            requests=requests,
-            concurrency=concurrency,
-            timeout_s=timeout_s,
-            prefix=prefix,
-            access=access,
-            on_progress=say,
-        )
+        sending = _Sending(requests, concurrency, timeout_s, prefix)
+        if url is not None:
+            server, address = _running(url, gateway, service.name)
+            run = _rows(server, address, service, sending, None, seed)
+        else:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="brim-trace-")))
+            server, address, access = _own(stack, project, service, folder, prefix)
+            if service.generation is None:
+                run = _rows(server, address, service, sending, access, seed)
+            else:
+                run = _texts(address, service, sending, access, folder)
     if run is None:
         say("interrupted: nothing to show")
         return INTERRUPTED
@@ -130,9 +132,39 @@ def _arguments(services: Sequence[Service], as_json: bool) -> int:
     return 0
 
 
-def _own(stack: ExitStack, project: Project, service: Service, prefix: str) -> tuple[Endpoint, str, AccessLog | None]:
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """How many requests, how many at once, the bound on each wait, and what their ids begin with."""
+
+    requests: int
+    concurrency: int
+    timeout_s: float
+    prefix: str
+
+
+def _rows(
+    server: Endpoint, address: str, service: Service, sending: _Sending, access: AccessLog | None, seed: int
+) -> Run:
+    rows = sample_rows(service) or random_rows(service, ROWS, seed=seed)
+    return trace_requests(server, address, service.name, rows, **asdict(sending), access=access, on_progress=say)
+
+
+def _texts(address: str, service: Service, sending: _Sending, access: AccessLog | None, folder: Path) -> Run:
+    samples = [
+        Ask(str(sample.inputs["text_input"]).encode(), str(sample.inputs.get("sampling_parameters", "{}")).encode())
+        for sample in service.samples
+    ]
+    if not samples:
+        raise InputError(f"{service.name} has no samples", hint=f"give services/{service.name}.yaml a prompt to send")
+    return trace_texts(
+        address, service.name, samples, **asdict(sending), access=access, steps_in=folder, on_progress=say
+    )
+
+
+def _own(
+    stack: ExitStack, project: Project, service: Service, folder: Path, prefix: str
+) -> tuple[Endpoint, str, AccessLog]:
     require_artifacts(project, [service], Profile.DEFAULT)
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="brim-trace-")))
     rows = canaries([service])
     server = stack.enter_context(
         EmbeddedServer(
@@ -141,7 +173,7 @@ def _own(stack: ExitStack, project: Project, service: Service, prefix: str) -> t
             cache=project.cache_folder(),
             log_file=new_log(project),
             canaries=rows,
-            options=ServerOptions(trace_file=folder / "trace.json"),
+            options=ServerOptions(trace_file=folder / "trace.json", extra_environment={VARIABLE: str(folder)}),
             on_progress=say,
         )
     )
@@ -157,12 +189,12 @@ def _own(stack: ExitStack, project: Project, service: Service, prefix: str) -> t
     return server.endpoint, stack.enter_context(front).endpoint.http, access
 
 
-def _running(url: str, gateway: str | None, model: str) -> tuple[Endpoint, str, AccessLog | None]:
+def _running(url: str, gateway: str | None, model: str) -> tuple[Endpoint, str]:
     server = endpoint_from_url(url)
     check_running(server, model, Protocol.HTTP)
     if gateway is not None:
         say("a gateway that runs already notes no single requests: its part of the way is not accounted for")
-    return server, gateway or server.http, None
+    return server, gateway or server.http
 
 
 def _written(run: Run, one: Traced, folder: Path) -> dict[str, str]:
@@ -177,24 +209,26 @@ def _written(run: Run, one: Traced, folder: Path) -> dict[str, str]:
 def shown(run: Run, one: Traced) -> str:
     """For people."""
     call, way = one.call, one.way
-    said = f" ({one.refused_for or call.message})" if call.outcome != "right" else ""
+    why = f" ({one.refused_for or call.message})" if call.outcome != "right" else ""
     longest = max(len(part.name) for part in way.parts)
-    lines = [f"{call.request_id}: {call.outcome}{said}, {way.took_us:,} us from sending to answer", ""]
+    lines = [f"{call.request_id}: {call.outcome}{why}, {way.took_us:,} us from sending to answer", ""]
     for part in way.parts:
         began = min(BAR - 1, part.began_us * BAR // max(1, way.took_us))
         filled = min(BAR - began, max(1, round(part.took_us * BAR / max(1, way.took_us))))
         bar = " " * began + "#" * filled
         lines.append(f"{part.name:<{longest}} {part.took_us:>12,} us  {bar:<{BAR}}  {MEANING[part.name]}")
     lines += [f"{'together':<{longest}} {way.took_us:>12,} us", ""]
-    if one.batch is None:
-        lines.append("it was in no batch")
-    else:
-        told = run.batch_as_json(one.batch)
+    if not one.batches:
+        lines.append(f"it was in no {run.unit}")
+    for batch in one.batches:
+        told = run.batch_as_json(batch)
         others = [other for other in told["own"] if other != call.request_id]
         more = f" and {len(others) - SHOWN_IDS} more" if len(others) > SHOWN_IDS else ""
         foreign = f"; {told['others']} of other callers" if told["others"] else ""
-        lines.append(f"batch {told['number']}: {told['requests']} requests, {told['took_us']:,} us{foreign}")
-        lines.append(f"shared with {', '.join(others[:SHOWN_IDS]) + more if others else 'nobody of this run'}")
+        with_whom = ", ".join(others[:SHOWN_IDS]) + more if others else "nobody of this run"
+        lines.append(
+            f"{run.unit} {told['number']}: {told['requests']} requests, {told['took_us']:,} us; shared with {with_whom}{foreign}"
+        )
     if way.stayed_us:
         lines.append(f"the server worked on its batch for another {way.stayed_us:,} us")
     if way.contradicted_us:
@@ -203,8 +237,11 @@ def shown(run: Run, one: Traced) -> str:
         )
     data = run.as_json()
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in data["outcomes"].items())
-    agrees = {True: "as Triton counts them", False: "Triton counts others", None: "others used the model, too"}[
-        run.agrees
-    ]
-    lines.append(f"run: {data['requests']} requests ({outcomes}), {len(run.batches)} batches ({agrees})")
+    agrees = ""
+    if run.unit == "batch":
+        said = {True: "as Triton counts them", False: "Triton counts others", None: "others used the model, too"}
+        agrees = f" ({said[run.agrees]})"
+    count = len(run.batches)
+    units = f"{count} {run.unit}{'' if count == 1 else 'es' if run.unit == 'batch' else 's'}"
+    lines.append(f"run: {data['requests']} requests ({outcomes}), {units}{agrees}")
     return "\n".join(lines)
