@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from brim.cli.commands.serve import _trace_file
 from brim.cli.commands.serve_replicas import Wanted
 from brim.errors import InputError
 from brim.gateway.envoy_config import envoy_config
 from brim.gateway.limits import RequestLimits
 from brim.gateway.xds import Document, Listen, Upstream
+from brim.paths import Project
 from brim.server.container import container_command
 from brim.server.options import ServerOptions
 from brim.server.tracing import asked_of, hides_contexts, trace_arguments
@@ -121,6 +123,16 @@ def test_production_has_the_same_arguments(
     service.write_text(text + "\ntracing: {rate: 20}\n")
     done = brim("trace", "image_classifier", "--arguments")
     assert tuple(done.out.split()) == trace_arguments(Tracing(rate=20), Path("/tmp/brim-trace.json"))
+
+
+def test_serve_makes_the_folder_that_triton_would_not(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    file = _trace_file(project, Tracing())
+    assert file is not None
+    assert file.parent.is_dir()
+    assert file.is_relative_to(project.cache)
+    assert _trace_file(project, COLLECTOR) is None
+    assert _trace_file(project, None) is None
 
 
 def test_each_replica_writes_a_file_of_its_own(tmp_path: Path) -> None:
