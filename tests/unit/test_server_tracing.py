@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from brim.cli.commands.serve import _trace_file
+from brim.cli.commands.serve import trace_place
 from brim.cli.commands.serve_replicas import Wanted
 from brim.errors import InputError
 from brim.gateway.envoy_config import envoy_config
@@ -127,12 +127,12 @@ def test_production_has_the_same_arguments(
 
 def test_serve_makes_the_folder_that_triton_would_not(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    file = _trace_file(project, Tracing())
+    file = trace_place(project, Tracing())
     assert file is not None
     assert file.parent.is_dir()
     assert file.is_relative_to(project.cache)
-    assert _trace_file(project, COLLECTOR) is None
-    assert _trace_file(project, None) is None
+    assert trace_place(project, COLLECTOR) is None
+    assert trace_place(project, None) is None
 
 
 def test_each_replica_writes_a_file_of_its_own(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def serve(
         profile=None if profile is Profile.DEFAULT else profile.value,
         ready_timeout_s=ready_timeout_s,
         tracing=tracing,
-        trace_file=_trace_file(project, tracing),
+        trace_file=trace_place(project, tracing),
     )
     bounds = Bounds(canary_every_s=canary_every_s, canary_timeout_s=canary_timeout_s)
     if replicas > 1:
@@ -347,7 +347,7 @@ def _look_after(front: Gateway | None) -> None:
         say(done)
 
 
-def _trace_file(project: Project, tracing: Tracing | None) -> Path | None:
+def trace_place(project: Project, tracing: Tracing | None) -> Path | None:
     """Where a server writes what it follows; None when it sends that away, or follows nothing."""
     return log_folder(project, "traces") / "trace.json" if tracing is not None and tracing.mode == "triton" else None
 
