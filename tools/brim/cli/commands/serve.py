@@ -228,7 +228,7 @@ def serve(
                 "gateway_metrics": front.metrics if front else None,
                 "models": models,
                 "pid": server.pid,
-                **({"traces": str(options.trace_file)} if options.trace_file else {}),
+                **_traces(options),
             }
             put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
             if container:
@@ -277,6 +277,7 @@ def serve_many(
             "models": names,
             "pid": fleet.first.server.pid,
             "replicas": described(fleet),
+            **_traces(wanted.options),
         }
         put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
         say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
@@ -350,6 +351,10 @@ def _look_after(front: Gateway | None) -> None:
 def trace_place(project: Project, tracing: Tracing | None) -> Path | None:
     """Where a server writes what it follows; None when it sends that away, or follows nothing."""
     return log_folder(project, "traces") / "trace.json" if tracing is not None and tracing.mode == "triton" else None
+
+
+def _traces(options: ServerOptions) -> dict[str, str]:
+    return {} if options.trace_file is None else {"traces": str(options.trace_file.parent)}
 
 
 def log_folder(project: Project, kind: str) -> Path:
