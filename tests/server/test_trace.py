@@ -139,7 +139,7 @@ def test_other_callers_are_counted_and_not_told(served: Served) -> None:
     def somebody(pause_s: float) -> None:
         # Out of step with each other and with the run: who waits for a whole batch in step never shares one.
         while not stop.wait(pause_s):
-            call_all(served.server.endpoint.http, tensor_requests(MODEL, ROWS, ["somebody"]), 1, PATIENCE_S)
+            call_all(served.server.endpoint.http, tensor_requests(MODEL, ROWS, ['some"body']), 1, PATIENCE_S)
 
     threads = [threading.Thread(target=somebody, args=(number / 97,)) for number in range(1, 7)]
     for thread in threads:
@@ -153,7 +153,7 @@ def test_other_callers_are_counted_and_not_told(served: Served) -> None:
     told = run.as_json()
     assert sum(batch["others"] for batch in told["batches"]) > 0
     assert told["agrees_with_batch_stats"] is None
-    assert "somebody" not in json.dumps([told, *map(run.way_as_json, run.traced)])
+    assert "some" not in json.dumps([told, *map(run.way_as_json, run.traced)])
 
 
 def test_the_command_on_a_server_that_runs(
@@ -177,11 +177,24 @@ def test_the_command_on_a_server_that_runs(
     assert "no request of this run has that id" in wrong.err
 
 
+def test_a_request_keeps_its_id_and_loses_its_trace_context_on_the_way(tmp_path: Path, collector: Collector) -> None:
+    address = f"127.0.0.1:{collector.server_port}"
+    with Gateway(Endpoint(address, address), log_file=tmp_path / "gateway.log", untraced=True) as gateway:
+        context = {"traceparent": f"00-{'a' * 32}-{'c' * 16}-01", "tracestate": "a=b"}
+        assert ask_with(gateway.endpoint, {"x-request-id": "my own", **context}) == 200
+        assert ask_with(gateway.endpoint, {}) == 200
+    own, given = collector.headers
+    assert own["x-request-id"] == "my own"
+    assert given["x-request-id"]
+    assert not context.keys() & own.keys()
+
+
 class Collector(ThreadingHTTPServer):
     """Takes OTLP over HTTP, and keeps it."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
+        self.headers: list[dict[str, str]] = []
         super().__init__(("127.0.0.1", 0), _Taking)
 
     def has(self, text: str) -> bool:
@@ -193,7 +206,9 @@ class _Taking(BaseHTTPRequestHandler):
         assert isinstance(self.server, Collector)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.taken.append(f"{self.path} {self.headers['Content-Type']} {body!r} {body.hex()}")
+        self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
         self.send_response(200)
+        self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, *_: object) -> None:

@@ -47,8 +47,11 @@ def test_a_file_that_is_cut_short_keeps_what_is_whole(ending: str) -> None:
 def test_an_id_that_breaks_the_json_takes_no_other_request_with_it() -> None:
     broken = written(2, 'x" y')
     found = parse(f"[{written(1, 'a')},{broken},{written(3, 'c')}]")
-    assert [one.request_id for one in found] == ["a", "c"]
+    assert [(one.model, one.request_id) for one in found] == [("m", "a"), ("m", "c"), ("", "")]
     assert all(one.events == TIMES for one in found)
+    # Whoever it was, it was computed with the others.
+    assert sizes(batches_of(found)) == {3: 1}
+    assert batches_of(found[2:]) == []
 
 
 @pytest.mark.parametrize(
@@ -95,4 +98,3 @@ def test_batches_are_numbered_as_they_began_and_need_an_execution() -> None:
     found = batches_of([late, queued, Followed("m", 1, "early", TIMES)])
     assert [batch.members for batch in found] == [("early",), ("late",)]
     assert [batch.number for batch in found] == [0, 1]
-    assert batches_of([late, Followed("m", 2, "other version", late.events)])[1].number == 1

@@ -35,13 +35,16 @@ class Batch:
 
 
 def batches_of(followed: Sequence[Followed]) -> list[Batch]:
-    """The executions in which these requests were computed, in the order in which they began. Others had none."""
-    shared: dict[tuple[object, ...], list[Followed]] = {}
+    """The executions in which these requests were computed, in the order in which they began. Others had none.
+
+    One whose model nobody knows is in a batch with those whose model is known.
+    """
+    shared: dict[tuple[int, ...], list[Followed]] = {}
     for one in followed:
         if all(stamp in one.events for stamp in STAMPS):
-            key = (one.events["COMPUTE_START"], *(one.events[stamp] for stamp in STAMPS[1:]), one.model, one.version)
-            shared.setdefault(key, []).append(one)
-    in_order = sorted(shared.values(), key=lambda members: members[0].events["COMPUTE_START"])
+            shared.setdefault(tuple(one.events[stamp] for stamp in STAMPS), []).append(one)
+    of_a_model = (members for members in shared.values() if any(one.model for one in members))
+    in_order = sorted(of_a_model, key=lambda members: members[0].events["COMPUTE_START"])
     return [
         Batch(
             number,

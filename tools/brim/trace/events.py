@@ -34,7 +34,7 @@ class Followed:
     """One request in the server.
 
     Attributes:
-        model: its name.
+        model: its name; empty where what stands at the head of the request cannot be read.
         version: of the model.
         request_id: as the caller said; empty when it said none.
         events: name -> nanoseconds on the monotonic clock. Of what happens several times, the first.
@@ -62,8 +62,8 @@ def parse(text: str) -> list[Followed]:
     """The requests of one file, in the order in which they were written.
 
     Triton writes a caller's id into its JSON as it came, so an id with a quotation mark breaks what it stands in, or could
-    put events of its own making there. What cannot be read is left out, and so is a request of which something is said twice
-    that can be only once.
+    put events of its own making there. A request whose head cannot be read has no model and no id, and one of which something
+    is said twice that can be only once is left out.
     """
     heads: dict[int, Mapping[str, Any]] = {}
     events: dict[int, dict[str, int]] = {}
@@ -81,7 +81,7 @@ def parse(text: str) -> list[Followed]:
             if event[0] in known and event[0] in IN_SERVER:
                 doubtful.add(number)
             known.setdefault(*event)
-    return [
+    known_heads = [
         Followed(
             str(head["model_name"]),
             int(head.get("model_version", 0)),
@@ -91,6 +91,12 @@ def parse(text: str) -> list[Followed]:
         for number, head in heads.items()
         if number not in doubtful and "parent_id" not in head
     ]
+    headless = [
+        Followed("", 0, "", found)
+        for number, found in events.items()
+        if number not in heads and number not in doubtful and "REQUEST_START" in found
+    ]
+    return known_heads + headless
 
 
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:

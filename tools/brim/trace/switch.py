@@ -42,7 +42,7 @@ class TraceFiles:
     before: frozenset[tuple[str, int, int]]
 
     def followed(self, model: str) -> list[Followed]:
-        """The requests to this model that the new files tell of.
+        """The requests to this model that the new files tell of, and those whose model cannot be read.
 
         Raises:
             ServerFailed: a file cannot be read, or is larger than Triton makes them.
@@ -63,7 +63,7 @@ class TraceFiles:
                     f"{file} has more than {MOST_FILE_BYTES >> 20} MiB for {A_FILE} requests",
                     hint="is it a trace file?",
                 )
-            found += [one for one in parse(text.decode("utf-8", "replace")) if one.model == model]
+            found += [one for one in parse(text.decode("utf-8", "replace")) if one.model in (model, "")]
         return found
 
 
