@@ -165,6 +165,7 @@ def test_a_server_that_cannot_be_followed_says_why(settings: dict[str, str], wor
         (("trace", "image_classifier", "--gateway", "127.0.0.1:1"), "--url"),
         (("trace", "image_classifier", "--url", "127.0.0.1:1", "--gateway", "x"), "host:port"),
         (("trace", "image_classifier", "--requests", "0"), "--requests"),
+        (("trace", "image_classifier", "--url", "127.0.0.1:1", "--out", "/dev/null/here"), "/dev/null"),
     ],
 )
 def test_wrong_input(

@@ -93,6 +93,10 @@ def trace(
             f"--request-id {request_id}: the run has {requests} requests, 0 to {requests - 1}",
             hint="name one of them, or send more with --requests",
         )
+    if out is not None:
+        # Before the work, so that nothing is lost.
+        with kept_in(out):
+            out.mkdir(parents=True, exist_ok=True)
     run: Run | None = None
     with stop_on_signal(), ExitStack() as stack:
         prefix = new_prefix()
@@ -199,7 +203,6 @@ def _running(url: str, gateway: str | None, model: str) -> tuple[Endpoint, str]:
 
 def _written(run: Run, one: Traced, folder: Path) -> dict[str, str]:
     with kept_in(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         events, picture = folder / "trace.json", folder / "waterfall.html"
         events.write_text(json.dumps(chrome(run)), encoding="utf-8")
         picture.write_text(page(run, one), encoding="utf-8")
