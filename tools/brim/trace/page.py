@@ -40,7 +40,8 @@ body { margin: 0 auto; padding: 1.5rem; max-width: 64rem; background: var(--pape
   font: 15px/1.5 "DejaVu Sans", "Segoe UI", system-ui, sans-serif; }
 h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; }
 code { font-family: "DejaVu Sans Mono", ui-monospace, monospace; overflow-wrap: anywhere; }
-table { border-collapse: collapse; } svg { max-width: 100%; height: auto; } text { fill: var(--ink); font-size: 12px; } line { stroke: var(--line); }
+table { border-collapse: collapse; }
+svg { max-width: 100%; height: auto; } text { fill: var(--ink); font-size: 12px; } line { stroke: var(--line); }
 td, th { padding: .2rem .6rem; text-align: left; border-bottom: 1px solid var(--line); } .n { text-align: right; }
 .faint { color: var(--faint); }
 </style></head><body>
