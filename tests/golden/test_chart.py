@@ -26,7 +26,9 @@ from brim.plan.scaling import Fleet
 from brim.server.container import IMAGE, INSIDE, VLLM_IMAGE, container_command
 from brim.server.endpoint import LOOPBACK
 from brim.server.options import ServerOptions
+from brim.server.tracing import trace_arguments
 from brim.service.load import find_services
+from brim.service.schema import Tracing
 from tests.conftest import ROOT, Brim
 from tests.golden import custom_resources
 from tests.golden.helm import CHART, render, run
@@ -361,9 +363,25 @@ def test_every_dashboard_is_there_and_nothing_of_it_without_monitoring(rendered:
     assert not [one for one in containers(without) if one["name"] == "exporter"]
 
 
+def test_traces_reach_their_collector() -> None:
+    tracing = Tracing(mode="opentelemetry", endpoint="http://collector.observe:4318/v1/traces")
+    told = trace_arguments(tracing, None)
+    asked = ("--set-json", f"server.extraArguments={json.dumps(told)}", "--set", "networkPolicy.collectorPort=4318")
+
+    def way_out(resources: list[dict[str, Any]]) -> list[int]:
+        policy = of_kind(resources, "NetworkPolicy")["shop-brim-triton"]
+        return [port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]]
+
+    resources = render(*asked)
+    validate(resources)
+    assert set(told) <= set(named(resources, "tritonserver")["args"])
+    assert sorted(way_out(resources)) == sorted([*way_out(render()), 4318])
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ("networkPolicy.collectorPort=otlp", "collectorPort"),
         ("profile=onnx", "profile"),
         ("models=null", "models"),
         ("models={a-b}", "models"),

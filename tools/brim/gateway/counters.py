@@ -16,6 +16,8 @@ BOUNDS_MS = (*(1, 2, 5, 10, 20, 50, 100, 200, 500), *(1_000, 2_000, 5_000, 10_00
 HISTOGRAMS_EVERY_S = 1
 """How often Envoy brings histograms up to date; counters always are."""
 
+LAST_TIME: Document = {"header_filter": {"header": equal(AROUND_HEADER, "1") | NOT}}
+"""What goes around once is noted when it comes back."""
 STREAM_OUTCOMES = (
     *("admitted", "answered", "failed", "left", *(f"host_{reason}" for reason in HOST_ERRORS)),
     *("queue_full", "shed", "deadline_unreachable", "bad_request", "unknown_class"),
@@ -40,11 +42,9 @@ def counters() -> list[Document]:
             ("flags", "%RESPONSE_FLAGS%"),
         )
     ]
-    # What goes around once is counted when it comes back.
-    last_time = {"header_filter": {"header": equal(AROUND_HEADER, "1") | NOT}}
     no_stream = {"header_filter": {"header": equal(":path", GRPC_STREAM) | NOT}}
     of_calls = logger(
-        {"and_filter": {"filters": [last_time, no_stream]}},
+        {"and_filter": {"filters": [LAST_TIME, no_stream]}},
         counters=[{"stat": {"name": "requests", "tags": tags}, "value_fixed": 1}],
         histograms=[
             {

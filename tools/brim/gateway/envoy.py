@@ -17,6 +17,7 @@ from typing import Self
 from urllib.parse import urlencode
 
 from brim.errors import MissingTool, ServerFailed
+from brim.gateway.access_log import FLUSH_MS, AccessLog
 from brim.gateway.admission import Admission
 from brim.gateway.clusters import MOST_REQUESTS, OTHERS, breaker, cluster_name
 from brim.gateway.envoy_config import envoy_config
@@ -87,6 +88,8 @@ class Gateway:
         port: int | None = None,
         metrics: str | None = None,
         replicas: Replicas | None = None,
+        untraced: bool = False,
+        access: AccessLog | None = None,
     ) -> None:
         """Nothing starts before the ``with`` block.
 
@@ -100,6 +103,8 @@ class Gateway:
             port: where callers connect, for every protocol; chosen by the system when absent.
             metrics: the server's metrics page, which ``endpoint`` passes on.
             replicas: who is asked in place of the one server. The bounds are those of each.
+            untraced: what callers say about tracing does not reach the server.
+            access: the requests that are noted one by one; none when absent.
         """
         self._upstream = upstream
         self.log_file = log_file
@@ -111,6 +116,8 @@ class Gateway:
         self._port = port
         self._metrics = metrics if metrics is not None else upstream.metrics
         self._replicas = replicas
+        self._untraced = untraced
+        self._access = access
         self._serving = 1
         self._process: subprocess.Popen[bytes] | None = None
         self._prefix = ""
@@ -166,6 +173,8 @@ class Gateway:
             self._admitted,
             canaries=self._canaries,
             threads=THREADS,
+            untraced=self._untraced,
+            access=self._access,
         )
         self._prefix = leftovers.new_prefix()
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +184,7 @@ class Gateway:
         command = [
             *(str(program), "-c", str(path), "--disable-hot-restart", "--concurrency", str(THREADS)),
             *("--log-level", "warn", "--service-cluster", "brim", "--service-node", self._prefix),
+            *(("--file-flush-interval-msec", str(FLUSH_MS)) if self._access else ()),
         ]
         # Append mode, so that the file can be cut while Envoy writes.
         with self.log_file.open("ab") as log:

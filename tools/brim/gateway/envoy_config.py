@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 
+from brim.gateway.access_log import AccessLog
 from brim.gateway.admission import Admission
 from brim.gateway.clusters import (
     MOST_REQUESTS,
@@ -57,6 +58,8 @@ def envoy_config(
     *,
     canaries: Mapping[str, Canary] | None = None,
     threads: int = 1,
+    untraced: bool = False,
+    access: AccessLog | None = None,
 ) -> Document:
     """The whole configuration.
 
@@ -68,13 +71,18 @@ def envoy_config(
         canaries: model name -> what shows that it works; of a model that is admitted.
         threads: Envoy's workers. Each looks at the count before it adds to it, so that as many requests as there are
             other workers can come in over the breaker's bound: it stands that much lower, and the model's is kept.
+        untraced: what callers say about tracing does not reach the server.
+        access: the requests that are noted one by one; none when absent.
     """
     models = dict(sorted((admitted or {}).items()))
     replicas = upstream if isinstance(upstream, Replicas) else None
     return {
         "admin": {"address": socket_address(LOOPBACK, listen.admin_port)},
         "static_resources": {
-            "listeners": [_listener(listen, limits, models, threads, replicas), _metrics_listener(listen)],
+            "listeners": [
+                _listener(listen, limits, models, threads, replicas, untraced, access),
+                _metrics_listener(listen),
+            ],
             "clusters": [
                 triton_cluster(OTHERS, upstream, MOST_REQUESTS),
                 *(
@@ -146,7 +154,13 @@ def filter_source(
 
 
 def _listener(
-    listen: Listen, limits: RequestLimits, models: Mapping[str, Admission], threads: int, replicas: Replicas | None
+    listen: Listen,
+    limits: RequestLimits,
+    models: Mapping[str, Admission],
+    threads: int,
+    replicas: Replicas | None,
+    untraced: bool,
+    access: AccessLog | None,
 ) -> Document:
     return {
         "name": "callers",
@@ -178,9 +192,9 @@ def _listener(
                             "normalize_path": True,
                             "path_with_escaped_slashes_action": "REJECT_REQUEST",
                             "stream_idle_timeout": seconds(longest_us(models)),
-                            "route_config": {"virtual_hosts": [_virtual_host(models, replicas)]},
+                            "route_config": {"virtual_hosts": [_virtual_host(models, replicas, untraced)]},
                             "local_reply_config": {"mappers": local_replies()},
-                            "access_log": counters(),
+                            "access_log": [*counters(), *([access.logger()] if access else [])],
                             "http_filters": [
                                 {
                                     "name": "envoy.filters.http.lua",
@@ -206,8 +220,8 @@ def _listener(
     }
 
 
-def _virtual_host(models: Mapping[str, Admission], replicas: Replicas | None) -> Document:
-    host = virtual_host(models, many=replicas is not None)
+def _virtual_host(models: Mapping[str, Admission], replicas: Replicas | None, untraced: bool) -> Document:
+    host = virtual_host(models, many=replicas is not None, untraced=untraced)
     return replicas.picking.asking(host) if replicas and replicas.picking else host
 
 

@@ -37,6 +37,8 @@ GRPC_READS = (
     "ModelStatistics",
 )
 GRPC_STREAM = f"{GRPC_SERVICE}ModelStreamInfer"
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""Of W3C Trace Context. Triton follows each request that has the first, whatever its own rate (docs/user_guide/trace.md)."""
 GRPC_HEALTH = "/grpc.health.v1.Health/Check"
 TENANT_FILTER = "envoy.filters.http.local_ratelimit"
 TENANT_TYPE = f"{TYPE}extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
@@ -71,12 +73,13 @@ ONCE_MORE: Document = {**TO_ANOTHER, "retry_on": "connect-failure,refused-stream
 changes nothing. Once only, so that a request that ends its server does not end them all."""
 
 
-def virtual_host(models: Mapping[str, Admission], *, many: bool = False) -> Document:
+def virtual_host(models: Mapping[str, Admission], *, many: bool = False, untraced: bool = False) -> Document:
     """All routes, the first that fits counts.
 
     Args:
         models: by name.
         many: there are replicas.
+        untraced: callers do not say which requests the server follows.
     """
     rest = TO_ANOTHER if many else RETRIES
 
@@ -91,7 +94,7 @@ def virtual_host(models: Mapping[str, Admission], *, many: bool = False) -> Docu
         "name": "triton",
         "domains": ["*"],
         # 24.10 ends itself on some weights in Accept-Encoding (gzip;q=1e999); without the header it packs no answer.
-        "request_headers_to_remove": [MODEL_HEADER, "accept-encoding"],
+        "request_headers_to_remove": [MODEL_HEADER, "accept-encoding", *(TRACE_HEADERS if untraced else ())],
         "routes": [
             {"match": {"prefix": "/", "headers": [equal(AROUND_HEADER, "1")]}, "route": {"cluster": AROUND, **ENDLESS}},
             *(

@@ -18,6 +18,7 @@ from brim.server.canary import Tensors
 from brim.server.child import ChildServer
 from brim.server.options import ServerOptions
 from brim.server.ports import choose_ports
+from brim.server.tracing import trace_arguments
 
 REPOSITORY = "nvcr.io/nvidia/tritonserver"
 RELEASE = "25.05"
@@ -32,6 +33,7 @@ SDK_IMAGE = f"{REPOSITORY}:{RELEASE}-py3-sdk"
 TENSORRT_IMAGE = f"nvcr.io/nvidia/tensorrt:{RELEASE}-py3"
 """trtexec, of the TensorRT that tritonserver's image of the same release loads engines with."""
 ENGINE_TIMEOUT_S = 20
+TRACES_INSIDE = Path("/traces")
 INSIDE = {"http": 8000, "grpc": 8001, "metrics": 8002}
 
 
@@ -51,6 +53,7 @@ def container_command(
     ``imports`` are the folders from which the python backend's stubs import what is not in the image.
     """
     inside = [f"{IMPORTED_FROM}/{number}" for number, _ in enumerate(imports)]
+    traces = options.trace_file
     published = [f"--publish={options.host}:{ports[key]}:{inside}" for key, inside in INSIDE.items()]
     return [
         "docker",
@@ -65,6 +68,7 @@ def container_command(
         f"--volume={repository.resolve()}:/models:ro",
         *(f"--volume={folder.resolve()}:{place}:ro" for folder, place in zip(imports, inside, strict=True)),
         *([f"--env=PYTHONPATH={':'.join(inside)}"] if inside else []),
+        *([f"--volume={traces.parent.resolve()}:{TRACES_INSIDE}"] if traces else []),
         image,
         "tritonserver",
         "--model-repository=/models",
@@ -73,6 +77,7 @@ def container_command(
         *(f"--load-model={model}" for model in models),
         f"--exit-timeout-secs={options.exit_timeout_s}",
         *([f"--model-config-name={options.profile}"] if options.profile else []),
+        *trace_arguments(options.tracing, traces and TRACES_INSIDE / traces.name),
         *options.extra_arguments,
     ]
 

@@ -24,6 +24,7 @@ from brim.server.logs import log_tail
 from brim.server.options import ServerOptions as ServerOptions
 from brim.server.ports import choose_ports
 from brim.server.stubs import Stub, killed_stubs_of, stubs_of, unseen_stubs_of
+from brim.server.tracing import trace_arguments
 from brim.units import US_PER_S
 
 LEAST_SHM_BYTES = 32 * 1024 * 1024
@@ -63,7 +64,7 @@ def command_line(
         command += [f"--{name}-address={options.host}", f"--{name}-port={ports[name]}"]
     if options.profile:
         command.append(f"--model-config-name={options.profile}")
-    return [*command, *options.extra_arguments]
+    return [*command, *trace_arguments(options.tracing, options.trace_file), *options.extra_arguments]
 
 
 @dataclass(frozen=True, slots=True)

@@ -392,6 +392,43 @@ class Generation(Part):
         return self
 
 
+class Tracing(Part):
+    """Which requests Triton follows from their arrival to their answer, and where that goes (`docs/tracing.md`).
+
+    The switch is the server's: services that are served together and ask for it ask for the same.
+    """
+
+    mode: Literal["triton", "opentelemetry"] = Field(
+        default="triton", description="triton: files beside the server; opentelemetry: sent to a collector"
+    )
+    rate: Integer = Field(default=1000, ge=1, le=1_000_000, description="one request of so many is followed")
+    most_traces: Integer = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="triton: requests that are followed in a server's life, about a kilobyte each; then no more",
+    )
+    traces_per_file: Integer = Field(default=100, ge=1, le=10_000, description="triton: requests of one file")
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^http://[^\s/,]+(/[^\s,]*)?$",
+        description="opentelemetry: where the collector takes OTLP over HTTP, `http://collector:4318/v1/traces`",
+    )
+    follow_callers: bool = Field(
+        default=False,
+        description="opentelemetry: a request that brings a `traceparent` is followed whatever the rate; else the gateway takes it away",
+    )
+
+    @model_validator(mode="after")
+    def _by_mode(self) -> Tracing:
+        if self.mode == "opentelemetry" and self.endpoint is None:
+            raise ValueError("mode opentelemetry needs an endpoint: where the collector takes OTLP over HTTP")
+        lost = [name for name, given in (("endpoint", self.endpoint), ("follow_callers", self.follow_callers)) if given]
+        if self.mode == "triton" and lost:
+            raise ValueError(f"{' and '.join(lost)} with mode triton, which writes files: mode opentelemetry has them")
+        return self
+
+
 class Sample(Part):
     """One real input, for the canary, the warm-up, the load tests and the self-check: input name -> value of one row."""
 
@@ -447,6 +484,7 @@ class Service(Part):
     runtime: Runtime = Field(default=Runtime(), description="how a batch is run")
     native: Native = Field(default=Native(), description="how the native profiles use a GPU")
     generation: Generation | None = Field(default=None, description="of a language model: how texts are generated")
+    tracing: Tracing | None = Field(default=None, description="which requests Triton follows; null: none")
     samples: tuple[Sample, ...] = Field(default=(), description="real rows; the first is the canary")
 
     @model_validator(mode="before")

@@ -28,6 +28,7 @@ from brim.cli.commands import (
     soak,
     sweep,
     top,
+    trace,
     tune,
     up,
 )
@@ -60,6 +61,7 @@ def register(app: typer.Typer) -> None:
         isolate,
         load,
         soak,
+        trace,
         report,
         doctor,
     ):

@@ -26,6 +26,7 @@ from brim.gateway.replicas import Replicas
 from brim.gateway.xds import Document, Listen, Upstream
 from brim.paths import find_project
 from brim.server.endpoint import HOST_AND_PORT
+from brim.server.tracing import asked_of, hides_contexts
 from brim.service.load import find_services
 
 
@@ -95,6 +96,7 @@ def gateway(
             admitted,
             canaries={name: canary_of(row, admitted[name]) for name, row in rows.items()},
             threads=threads,
+            untraced=hides_contexts(asked_of(services)),
         )
 
     document = document_for(replicas)

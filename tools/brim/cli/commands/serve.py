@@ -44,10 +44,11 @@ from brim.server.container import IMAGE, VLLM_IMAGE, ContainerServer
 from brim.server.embedded import EmbeddedServer, ServerOptions
 from brim.server.endpoint import Endpoint, endpoint_from_url
 from brim.server.supervise import Bounds, Supervisor
+from brim.server.tracing import asked_of, hides_contexts
 from brim.server.watch import watch
 from brim.service.load import find_services
 from brim.service.samples import Row, sample_rows
-from brim.service.schema import Service
+from brim.service.schema import Service, Tracing
 from brim_export.artifact import ARTIFACT_NAME, verify
 from brim_export.language_model_record import LanguageModelRecord
 from brim_export.service_export import VERSION
@@ -177,6 +178,7 @@ def serve(
             )
         return _already_running(url, services, as_json)
     require_artifacts(project, services, profile)
+    tracing = asked_of(services)
     loaded = [model for service in services for model in models_of(service, profile)]
     options = ServerOptions(
         http_port=http_port,
@@ -184,6 +186,8 @@ def serve(
         metrics_port=metrics_port,
         profile=None if profile is Profile.DEFAULT else profile.value,
         ready_timeout_s=ready_timeout_s,
+        tracing=tracing,
+        trace_file=trace_place(project, tracing),
     )
     bounds = Bounds(canary_every_s=canary_every_s, canary_timeout_s=canary_timeout_s)
     if replicas > 1:
@@ -246,6 +250,7 @@ def serve(
                 "exporter": exporter.address if exporter else None,
                 "models": models,
                 "pid": server.pid,
+                **_traces(options),
             }
             put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
             if container:
@@ -295,6 +300,7 @@ def serve_many(
             "models": names,
             "pid": fleet.first.server.pid,
             "replicas": described(fleet),
+            **_traces(wanted.options),
         }
         put(json.dumps(ready) if as_json else "\n".join(f"{key}: {value}" for key, value in ready.items()))
         say("Ctrl-C stops it; `brim replicas` shows the replicas, and drains one")
@@ -365,6 +371,7 @@ def gateway_before(
         canaries=canaries(services),
         port=port,
         replicas=replicas,
+        untraced=hides_contexts(asked_of(services)),
     )
 
 
@@ -372,6 +379,15 @@ def _look_after(front: Gateway | None) -> None:
     done = front.keep_running() if front else None
     if done:
         say(done)
+
+
+def trace_place(project: Project, tracing: Tracing | None) -> Path | None:
+    """Where a server writes what it follows; None when it sends that away, or follows nothing."""
+    return log_folder(project, "traces") / "trace.json" if tracing is not None and tracing.mode == "triton" else None
+
+
+def _traces(options: ServerOptions) -> dict[str, str]:
+    return {} if options.trace_file is None else {"traces": str(options.trace_file.parent)}
 
 
 def log_folder(project: Project, kind: str) -> Path:

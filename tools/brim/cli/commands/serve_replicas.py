@@ -109,6 +109,8 @@ class Wanted:
         options = self.options
         if name != "r1":
             options = replace(options, http_port=None, grpc_port=None, metrics_port=None)
+        if options.trace_file is not None:
+            options = replace(options, trace_file=options.trace_file.with_name(f"{name}.json"))
         return EmbeddedServer(
             self.repository,
             list(self.models),

@@ -22,6 +22,7 @@ from brim.cli.commands.serve import (
     new_log,
     require_artifacts,
     stop_on_signal,
+    trace_place,
 )
 from brim.cli.commands.serve_replicas import (
     BalanceOption,
@@ -49,6 +50,7 @@ from brim.paths import Project, find_project
 from brim.server.embedded import EmbeddedServer, ServerOptions
 from brim.server.endpoint import NO_ANSWER, Endpoint
 from brim.server.logs import log_tail
+from brim.server.tracing import asked_of
 from brim.server.watch import watch
 from brim.service.load import find_services
 from brim.service.schema import Service
@@ -70,7 +72,14 @@ def up(
     """Export, configure, serve and check every service; then stay up until Ctrl-C."""
     project = find_project()
     services = find_services(project.services, names or [])
-    options = ServerOptions(http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
+    tracing = asked_of(services)
+    options = ServerOptions(
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        tracing=tracing,
+        trace_file=trace_place(project, tracing),
+    )
     verdicts: list[Verdict] = []
     with stop_on_signal():
         _prepare(project, services)
