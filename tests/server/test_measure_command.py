@@ -20,7 +20,7 @@ import pytest
 
 from brim.errors import CouldNotTell
 from brim.measure.launcher import find_launcher
-from brim.measure.point import read_points
+from brim.measure.point import Point, read_points
 from brim.paths import Project
 from brim.server import leftovers
 from brim.server.embedded import EmbeddedServer
@@ -216,14 +216,14 @@ def until(condition: object, what: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_stops_it_without_a_trace_and_it_goes_on_later(
-    project: Project, number: signal.Signals, tmp_path: Path
-) -> None:
-    given = ("doubler", "--concurrency", "1,2,3", *QUICK, "--out", str(tmp_path))
-    child = start(project, *given)
+THREE = ("doubler", "--concurrency", "1,2,3", *QUICK)
+
+
+def interrupted(project: Project, number: signal.Signals, folder: Path) -> list[Point]:
+    """What is kept of a run of three points that a signal ends at its second; nothing else of it is left."""
+    child = start(project, *THREE, "--out", str(folder))
     try:
-        console = tmp_path / "raw" / "concurrency-2-1" / "stdout.txt"
+        console = folder / "raw" / "concurrency-2-1" / "stdout.txt"
         until(lambda: child.poll() is not None or (console.is_file() and console.stat().st_size), "the second point")
         started = psutil.Process(child.pid).children(recursive=True)
         assert len(started) >= 3, "the server, its stub and the generator are there to be ended"
@@ -237,11 +237,21 @@ def test_a_signal_stops_it_without_a_trace_and_it_goes_on_later(
     assert [process for process in started if process.is_running()] == []
     assert leftovers.regions_of(f"brim_{child.pid}_") == []
     assert list(leftovers.notes_folder().glob(f"brim_{child.pid}_*")) == []
-    kept = read_points(tmp_path)
+    kept = read_points(folder)
     assert [point.concurrency for point in kept] in ([1], [1, 2])
-    assert f"interrupted: {len(kept)} of 3 points are kept in {tmp_path}" in err
+    assert f"interrupted: {len(kept)} of 3 points are kept in {folder}" in err
     assert "Traceback" not in err
-    again = measure(project, *given)
+    return kept
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_stops_it_without_a_trace(project: Project, number: signal.Signals, tmp_path: Path) -> None:
+    interrupted(project, number, tmp_path)
+
+
+def test_an_interrupted_run_goes_on_later(project: Project, tmp_path: Path) -> None:
+    kept = interrupted(project, signal.SIGINT, tmp_path)
+    again = measure(project, *THREE, "--out", str(tmp_path))
     assert again.returncode == 0, again.stderr
     assert ROW.findall(again.stdout) == ["1", "2", "3"]
     assert "at concurrency 1\n" not in again.stderr
