@@ -37,6 +37,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the folders whose files take minutes: each of several workers takes whole files, and none should be left
+    alone with a long one at the end."""
+    long = ("docs", "server")
+    items.sort(key=lambda item: long.index(item.path.parent.name) if item.path.parent.name in long else len(long))
+
+
 class Done(NamedTuple):
     """How a command ended."""
 

@@ -102,7 +102,11 @@ class Reader:
 
 
 def copy_of(checkout: Path, place: Path) -> Path:
-    """Tracked and new files with their times, the built models, and links to environment and cache."""
+    """Tracked and new files with their times, the built models, and links to environment and cache.
+
+    A built model is half a gigabyte, and whatever replaces one renames another over it, so it is given a second name where
+    the file system allows.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=checkout,
@@ -116,11 +120,20 @@ def copy_of(checkout: Path, place: Path) -> Path:
     for name in {*listed, *built}:
         if (checkout / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(checkout / name, place / name)
+            if name not in built or not _linked(checkout / name, place / name):
+                shutil.copy2(checkout / name, place / name)
     for name in (".venv", ".cache"):
         if (checkout / name).exists():
             (place / name).symlink_to(checkout / name)
     return place
+
+
+def _linked(file: Path, name: Path) -> bool:
+    try:
+        name.hardlink_to(file)
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -21,6 +21,7 @@ from brim.errors import InputError
 from brim.plan import series
 from brim.server import container
 from brim.server.options import ServerOptions
+from brim.server.tracing import asked_of
 from brim.service.load import find_service, find_services
 from tests.conftest import ROOT
 from tests.dry_parse import fault_of
@@ -120,7 +121,9 @@ def _server(given: list[str]) -> Iterator[str]:
         profile = Profile(said.get("--model-config-name", "default"))
         services = find_services(ROOT / "services", _fronts(given))
         wanted = [model for service in services for model in models_of(service, profile)]
-        options = ServerOptions(profile=profile.value, exit_timeout_s=int(said["--exit-timeout-secs"]))
+        options = ServerOptions(
+            profile=profile.value, exit_timeout_s=int(said["--exit-timeout-secs"]), tracing=asked_of(services)
+        )
     except (InputError, ValueError, KeyError) as error:
         yield f"{' '.join(given)}: {error}"
         return

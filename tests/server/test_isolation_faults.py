@@ -24,6 +24,7 @@ from brim.isolation.suite import run_suite
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer, ServerOptions
 from brim.server.supervise import Supervisor
+from tests.conftest import Brim
 from tests.server.adapter_models import add_lookup
 from tests.server.isolation_models import COLUMN, FAULTS, NAMED, TEXTS, write_models
 
@@ -306,7 +307,12 @@ def test_the_command_passes_writes_and_fails(server: EmbeddedServer, tmp_path: P
         (),
     ],
 )
-def test_wrong_input_is_exit_2(server: EmbeddedServer, arguments: tuple[str, ...]) -> None:
-    done = isolate(server, *arguments)
-    assert done.returncode == 2
-    assert "error:" in done.stderr and "hint:" in done.stderr and done.stdout == ""
+def test_wrong_input_is_exit_2(
+    server: EmbeddedServer, brim: Brim, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BRIM_ROOT", raising=False)
+    monkeypatch.chdir("/")
+    port = server.endpoint.grpc.rpartition(":")[2]
+    done = brim("isolate", "--url", server.endpoint.http, "--grpc-port", port, *arguments)
+    assert done.code == 2
+    assert "error:" in done.err and "hint:" in done.err and done.out == ""

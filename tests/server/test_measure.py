@@ -100,7 +100,8 @@ def endpoint(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         cache=Project(checkout).cache,
         log_file=root / "server.log",
         # A canary would wait for the patient model's whole delay, so that one is loaded without.
-        options=ServerOptions(extra_arguments=("--load-model=patient",)),
+        # And what its callers gave up would hold up the end of the server.
+        options=ServerOptions(extra_arguments=("--load-model=patient",), exit_timeout_s=1),
     ) as server:
         yield server.endpoint
 

@@ -20,11 +20,12 @@ import pytest
 
 from brim.errors import CouldNotTell
 from brim.measure.launcher import find_launcher
-from brim.measure.point import read_points
+from brim.measure.point import Point, read_points
 from brim.paths import Project
 from brim.server import leftovers
 from brim.server.embedded import EmbeddedServer
 from brim.server.endpoint import Endpoint
+from tests.conftest import Brim
 from tests.server.doubler import SERVICE, make_project
 
 PATIENCE_S = 240
@@ -69,6 +70,13 @@ def measure(project: Project, *arguments: str) -> subprocess.CompletedProcess[st
     finally:
         child.kill()
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+
+@pytest.fixture
+def brim(project: Project, brim: Brim, monkeypatch: pytest.MonkeyPatch) -> Brim:
+    """The command in this process, for what is refused before anything is started."""
+    monkeypatch.setenv("BRIM_ROOT", str(project.root))
+    return brim
 
 
 def at(endpoint: Endpoint) -> tuple[str, ...]:
@@ -132,25 +140,25 @@ def test_http_needs_no_grpc_port(project: Project, endpoint: Endpoint, tmp_path:
     ],
 )
 def test_wrong_input_is_one_clear_error_and_leaves_nothing(
-    project: Project, arguments: list[str], words: str, tmp_path: Path
+    brim: Brim, arguments: list[str], words: str, tmp_path: Path
 ) -> None:
-    done = measure(project, *arguments, "--out", str(tmp_path / "run"))
-    assert done.returncode == 2, done.stderr
-    assert re.search(words, done.stderr), done.stderr
-    assert "hint:" in done.stderr and "Traceback" not in done.stderr
-    assert done.stdout == ""
+    done = brim("measure", *arguments, "--out", tmp_path / "run")
+    assert done.code == 2, done.err
+    assert re.search(words, done.err), done.err
+    assert "hint:" in done.err and "Traceback" not in done.err
+    assert done.out == ""
     assert not (tmp_path / "run").exists()
 
 
-def test_server_that_cannot_be_measured(project: Project, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_server_that_cannot_be_measured(brim: Brim, endpoint: Endpoint, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "run"))
-    unknown = measure(project, "unserved", *at(endpoint), *out)
-    assert (unknown.returncode, "unserved" in unknown.stderr) == (2, True)
-    no_grpc = measure(project, "doubler", "--url", endpoint.http, "--grpc-port", "1", *out)
-    assert (no_grpc.returncode, "--grpc-port" in no_grpc.stderr) == (2, True)
+    unknown = brim("measure", "unserved", *at(endpoint), *out)
+    assert (unknown.code, "unserved" in unknown.err) == (2, True)
+    no_grpc = brim("measure", "doubler", "--url", endpoint.http, "--grpc-port", "1", *out)
+    assert (no_grpc.code, "--grpc-port" in no_grpc.err) == (2, True)
     for address in (endpoint.grpc, endpoint.metrics):
-        other = measure(project, "doubler", "--url", str(address), *out)
-        assert (other.returncode, "no KServe v2 server" in other.stderr) == (2, True), other.stderr
+        other = brim("measure", "doubler", "--url", str(address), *out)
+        assert (other.code, "no KServe v2 server" in other.err) == (2, True), other.err
     assert not (tmp_path / "run").exists()
 
 
@@ -178,15 +186,15 @@ def web_server(body: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b'{"name": "x"}', b"", b"\xff\xfe\x00"])
-def test_web_server_that_is_no_model_server(project: Project, body: bytes, tmp_path: Path) -> None:
+def test_web_server_that_is_no_model_server(brim: Brim, body: bytes, tmp_path: Path) -> None:
     with web_server(body) as address:
-        done = measure(project, "doubler", "--url", address, "--out", str(tmp_path / "run"))
-    assert done.returncode == 2, done.stderr
-    assert "no KServe v2 server" in done.stderr
-    assert "Traceback" not in done.stderr
+        done = brim("measure", "doubler", "--url", address, "--out", tmp_path / "run")
+    assert done.code == 2, done.err
+    assert "no KServe v2 server" in done.err
+    assert "Traceback" not in done.err
 
 
-def test_run_folder_that_cannot_be_one(project: Project, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_run_folder_that_cannot_be_one(brim: Brim, endpoint: Endpoint, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for name in ("rows.json", "measurements.jsonl"):
@@ -194,10 +202,10 @@ def test_run_folder_that_cannot_be_one(project: Project, endpoint: Endpoint, tmp
     (tmp_path / "with-raw").mkdir()
     (tmp_path / "with-raw" / "raw").touch()
     for folder in (file, file / "below", *sorted(tmp_path.glob("with-*"))):
-        done = measure(project, "doubler", *at(endpoint), "--concurrency", "1", *QUICK, "--out", str(folder))
-        assert done.returncode == 2, (folder, done.stderr)
-        assert f"the run folder {folder} cannot be used" in done.stderr
-        assert "Traceback" not in done.stderr
+        done = brim("measure", "doubler", *at(endpoint), "--concurrency", "1", *QUICK, "--out", folder)
+        assert done.code == 2, (folder, done.err)
+        assert f"the run folder {folder} cannot be used" in done.err
+        assert "Traceback" not in done.err
 
 
 def until(condition: object, what: str) -> None:
@@ -208,14 +216,14 @@ def until(condition: object, what: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_stops_it_without_a_trace_and_it_goes_on_later(
-    project: Project, number: signal.Signals, tmp_path: Path
-) -> None:
-    given = ("doubler", "--concurrency", "1,2,3", *QUICK, "--out", str(tmp_path))
-    child = start(project, *given)
+THREE = ("doubler", "--concurrency", "1,2,3", *QUICK)
+
+
+def interrupted(project: Project, number: signal.Signals, folder: Path) -> list[Point]:
+    """What is kept of a run of three points that a signal ends at its second; nothing else of it is left."""
+    child = start(project, *THREE, "--out", str(folder))
     try:
-        console = tmp_path / "raw" / "concurrency-2-1" / "stdout.txt"
+        console = folder / "raw" / "concurrency-2-1" / "stdout.txt"
         until(lambda: child.poll() is not None or (console.is_file() and console.stat().st_size), "the second point")
         started = psutil.Process(child.pid).children(recursive=True)
         assert len(started) >= 3, "the server, its stub and the generator are there to be ended"
@@ -229,11 +237,21 @@ def test_a_signal_stops_it_without_a_trace_and_it_goes_on_later(
     assert [process for process in started if process.is_running()] == []
     assert leftovers.regions_of(f"brim_{child.pid}_") == []
     assert list(leftovers.notes_folder().glob(f"brim_{child.pid}_*")) == []
-    kept = read_points(tmp_path)
+    kept = read_points(folder)
     assert [point.concurrency for point in kept] in ([1], [1, 2])
-    assert f"interrupted: {len(kept)} of 3 points are kept in {tmp_path}" in err
+    assert f"interrupted: {len(kept)} of 3 points are kept in {folder}" in err
     assert "Traceback" not in err
-    again = measure(project, *given)
+    return kept
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_stops_it_without_a_trace(project: Project, number: signal.Signals, tmp_path: Path) -> None:
+    interrupted(project, number, tmp_path)
+
+
+def test_an_interrupted_run_goes_on_later(project: Project, tmp_path: Path) -> None:
+    kept = interrupted(project, signal.SIGINT, tmp_path)
+    again = measure(project, *THREE, "--out", str(tmp_path))
     assert again.returncode == 0, again.stderr
     assert ROW.findall(again.stdout) == ["1", "2", "3"]
     assert "at concurrency 1\n" not in again.stderr

@@ -24,6 +24,7 @@ from brim.server import leftovers
 from brim.server.canary import infer_inputs
 from brim.server.endpoint import LOOPBACK, NO_ANSWER
 from brim.server.ports import choose_ports
+from tests.conftest import Brim
 from tests.server.doubler import MODEL, make_project
 
 PATIENCE_S = 90
@@ -245,20 +246,33 @@ def run(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_given_ports_are_used(project: Project) -> None:
+@pytest.fixture
+def brim(project: Project, brim: Brim, monkeypatch: pytest.MonkeyPatch) -> Brim:
+    """The same in this process, for what is refused."""
+    monkeypatch.setenv("BRIM_ROOT", str(project.root))
+    return brim
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, int], dict[str, object]]]:
+    """The ports that were asked for, and the ready line of a server that nobody here harms."""
     ports = choose_ports(LOOPBACK, {"http": None, "grpc": None, "metrics": None})
     arguments = [word for name, port in ports.items() for word in (f"--{name}-port", str(port))]
-    with serving(project, *arguments) as (_, ready):
-        assert {name: ready[name] for name in ports} == {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
+    with serving(make_project(tmp_path_factory.mktemp("served")), *arguments) as (_, ready):
+        yield ports, ready
 
 
-def test_port_in_use_names_port_and_holder(project: Project) -> None:
-    with serving(project) as (_, ready):
-        taken = str(ready["http"]).rpartition(":")[2]
-        answer = run(project, "serve", "--http-port", taken)
-    assert answer.returncode == 2
-    assert f"http port {taken} on 127.0.0.1 is in use by tritonserver (pid {ready['pid']})" in answer.stderr
-    assert "hint:" in answer.stderr
+def test_given_ports_are_used(served: tuple[dict[str, int], dict[str, object]]) -> None:
+    ports, ready = served
+    assert {name: ready[name] for name in ports} == {name: f"{LOOPBACK}:{port}" for name, port in ports.items()}
+
+
+def test_port_in_use_names_port_and_holder(brim: Brim, served: tuple[dict[str, int], dict[str, object]]) -> None:
+    ports, ready = served
+    answer = brim("serve", "--http-port", ports["http"])
+    assert answer.code == 2
+    assert f"http port {ports['http']} on 127.0.0.1 is in use by tritonserver (pid {ready['pid']})" in answer.err
+    assert "hint:" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -274,40 +288,42 @@ def test_port_in_use_names_port_and_holder(project: Project) -> None:
     ],
     ids=["missing model", "empty model", "missing configuration", "misspelt key"],
 )
-def test_what_is_missing_is_said_at_once(project: Project, spoil, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_missing_is_said_at_once(project: Project, brim: Brim, spoil, said: str) -> None:  # type: ignore[no-untyped-def]
     spoil(project)
-    answer = run(project, "serve")
-    assert answer.returncode == 2
-    assert said in answer.stderr
+    answer = brim("serve")
+    assert answer.code == 2
+    assert said in answer.err
 
 
-def test_unknown_service_lists_the_known(project: Project) -> None:
-    answer = run(project, "serve", "dubler", "--json")
-    assert answer.returncode == 2
-    error = json.loads(answer.stdout)["error"]
+def test_unknown_service_lists_the_known(brim: Brim) -> None:
+    answer = brim("serve", "dubler", "--json")
+    assert answer.code == 2
+    error = json.loads(answer.out)["error"]
     assert error["code"] == "unknown_service"
     assert "known: doubler" in error["message"] and "did you mean doubler?" in error["hint"]
 
 
-def test_model_that_cannot_load_fails_with_the_servers_own_words(tmp_path: Path) -> None:
-    project = make_project(
-        tmp_path, model=MODEL.replace("class Triton", "raise ValueError('no such weights')\nclass Triton")
-    )
+def test_model_that_cannot_load_fails_with_the_servers_own_words(project: Project, brim: Brim) -> None:
+    broken = MODEL.replace("class Triton", "raise ValueError('no such weights')\nclass Triton")
+    (project.model_repository / "doubler" / "1" / "model.py").write_text(broken, encoding="utf-8")
     before = set(leftovers.notes_folder().glob("*.json"))
-    answer = run(project, "serve")
-    assert answer.returncode == 2
-    assert "no such weights" in answer.stderr
+    answer = brim("serve")
+    assert answer.code == 2
+    assert "no such weights" in answer.err
     assert set(leftovers.notes_folder().glob("*.json")) <= before
 
 
-def test_running_url_is_used_as_it_is(project: Project) -> None:
-    with serving(project) as (_, ready):
-        answer = run(project, "serve", "--url", f"http://{ready['http']}", "--json")
-        assert answer.returncode == 0
-        assert json.loads(answer.stdout)["http"] == ready["http"]
-    answer = run(project, "serve", "--url", f"http://{ready['http']}")
-    assert answer.returncode == 2
-    assert "did not answer its canary" in answer.stderr
+def test_running_url_is_used_as_it_is(
+    project: Project, served: tuple[dict[str, int], dict[str, object]], brim: Brim
+) -> None:
+    _, ready = served
+    answer = run(project, "serve", "--url", f"http://{ready['http']}", "--json")
+    assert answer.returncode == 0
+    assert json.loads(answer.stdout)["http"] == ready["http"]
+    nobody = choose_ports(LOOPBACK, {"http": None})["http"]
+    refused = brim("serve", "--url", f"http://{LOOPBACK}:{nobody}")
+    assert refused.code == 2
+    assert "did not answer its canary" in refused.err
 
 
 def test_signal_in_the_middle_of_the_end_leaves_nothing(project: Project) -> None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from brim.errors import CouldNotTell
+from brim.measure import generator
 from brim.measure.generator import Finished, run_watched
 
 GIB = 1024**3
@@ -69,8 +70,9 @@ def test_memory_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deaf", ["parent", "child"])
-def test_time_ends_it_and_its_children(deaf: str, tmp_path: Path) -> None:
+def test_time_ends_it_and_its_children(deaf: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that do not hear SIGTERM."""
+    monkeypatch.setattr(generator, "END_TIMEOUT_S", 2.0)
     script = f"""
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

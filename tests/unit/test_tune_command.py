@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ from brim.service.load import load_service
 from brim.tune.server_bench import MOST_PROCESSES, ceiling_per_s, generators
 from brim.tune.tuning import tune as tune_service
 from brim.tune.verify import Effort, usual_run_us
+from tests.conftest import Brim
 from tests.unit.tuning_bench import SMALL, FakeBench, served
 
 SERVICE = """
@@ -33,23 +31,13 @@ outputs:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     made = Project(tmp_path)
     made.services.mkdir()
     (made.services / "known.yaml").write_text(SERVICE, encoding="utf-8")
     made.model_repository.mkdir()
+    monkeypatch.setenv("BRIM_ROOT", str(made.root))
     return made
-
-
-def tune(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "brim", "tune", *arguments],
-        env={**os.environ, "BRIM_ROOT": str(project.root)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -63,25 +51,25 @@ def tune(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
         (["known", "--seed", "-1"], "--seed"),
     ],
 )
-def test_wrong_input_is_one_clear_error(project: Project, arguments: list[str], words: str) -> None:
-    done = tune(project, *arguments, "--out", str(project.root / "run"))
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "hint:" in done.stderr and "Traceback" not in done.stderr
-    assert done.stdout == ""
+def test_wrong_input_is_one_clear_error(project: Project, brim: Brim, arguments: list[str], words: str) -> None:
+    done = brim("tune", *arguments, "--out", project.root / "run")
+    assert done.code == 2, done.err
+    assert words in done.err
+    assert "hint:" in done.err and "Traceback" not in done.err
+    assert done.out == ""
     assert not (project.root / "run").exists()
 
 
-def test_apply_does_not_write_over_what_was_written_by_hand(project: Project) -> None:
+def test_apply_does_not_write_over_what_was_written_by_hand(project: Project, brim: Brim) -> None:
     write_configs(project.model_repository, load_service(project.services / "known.yaml"))
     version = project.model_repository / "known" / "1"
     version.mkdir(exist_ok=True)
     (version / "model.onnx").write_bytes(b"x")
     config = project.model_repository / "known" / "config.pbtxt"
     config.write_text(config.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
-    done = tune(project, "known", "--apply", "--json", "--out", str(project.root / "run"))
-    assert done.returncode == 2
-    error = json.loads(done.stdout)["error"]
+    done = brim("tune", "known", "--apply", "--json", "--out", project.root / "run")
+    assert done.code == 2
+    error = json.loads(done.out)["error"]
     assert "model_repository/known/config.pbtxt" in error["message"]
     assert config.read_text(encoding="utf-8").endswith("# mine\n")
 

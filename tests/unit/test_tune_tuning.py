@@ -174,7 +174,11 @@ def test_a_service_with_a_bounded_queue_keeps_it_and_never_gets_one_instance() -
     base = Settings(100, default_policy=QueuePolicy(max_queue_size=400), instances=2)
     machine = served(6_000, 100)
     bench = FakeBench(of, machine, base=base)
-    found = quickly(of, base, machine, bench, effort(repeats=1, settings=3, run_us=300_000))
+    # A bounded queue is simulated the long way. Of each pair one has a single instance.
+    few = tuple(one for one in SMALL.settings if one.delay_us in (0, 10_000) and one.preferred in ((), (50,)))
+    assert sum(stalls(base, one) for one in few) == len(few) / 2
+    grid = replace(SMALL, settings=few, generated=len(few))
+    found = quickly(of, base, machine, bench, effort(repeats=1, settings=3, run_us=300_000), grid=grid)
     assert DEFAULT in bench.settings
     assert found.best.setting != DEFAULT
     assert not any(stalls(base, one) for one in bench.settings - {DEFAULT})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 import sys
 import traceback
@@ -15,14 +14,6 @@ from brim import __version__
 from brim.cli.output import put, put_error, say
 from brim.errors import BrimError, InputError
 
-app = typer.Typer(
-    name="brim",
-    help="Fill every Triton batch to the brim, spill nobody's request.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
@@ -32,7 +23,6 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
 ) -> None:
@@ -45,29 +35,44 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     if len(sys.argv) == 1:
         sys.argv.append("--help")
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "brim")
     try:
-        _register_commands()
+        app = _application(command)
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)
-    sys.exit(_run())
+    sys.exit(_run(app, command))
 
 
-@functools.cache
-def _register_commands() -> None:
-    """Import the commands, which takes a moment, and add them to the application once a process."""
+def _application(command: str) -> typer.Typer:
+    """The application with the command that is asked for. With all of them, which takes seconds to import, where the
+    answer is about all: a list of them, or that there is no such command."""
     from brim.cli import commands
 
-    commands.register(app)
+    app = typer.Typer(
+        name="brim",
+        help="Fill every Triton batch to the brim, spill nobody's request.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    if command in commands.NAMES:
+        names: tuple[str, ...] = (command,)
+    else:
+        names = () if sys.argv[1:] == ["--version"] else commands.NAMES
+    for name in names:
+        app.command()(commands.find_command(name))
+    return app
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _run() -> int:
+def _run(app: typer.Typer, command: str) -> int:
     as_json = "--json" in sys.argv[1:]
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "brim")
     try:
         result = app(standalone_mode=False)
     except BrimError as error:

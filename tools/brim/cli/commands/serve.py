@@ -29,7 +29,7 @@ from brim.cli.commands.serve_replicas import (
     plan_picker,
 )
 from brim.cli.output import put, say
-from brim.config.files import needed_files
+from brim.config.files import VERSION, needed_files
 from brim.config.generate import Profile, models_of, profiles_of
 from brim.config.generation import LANGUAGE_MODEL_RECORD
 from brim.errors import InputError, ModelFileError
@@ -51,7 +51,6 @@ from brim.service.samples import Row, sample_rows
 from brim.service.schema import Service, Tracing
 from brim_export.artifact import ARTIFACT_NAME, verify
 from brim_export.language_model_record import LanguageModelRecord
-from brim_export.service_export import VERSION
 
 if TYPE_CHECKING:
     from brim.exporter.serve import ExporterBeside
