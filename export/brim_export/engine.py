@@ -16,7 +16,6 @@ from pathlib import Path
 from shlex import join
 
 import onnx
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from brim.config.files import VERSION, write_whole
 from brim.config.generate import MODEL_FILES, native_name
@@ -35,6 +34,7 @@ from brim.service.schema import Service
 from brim_export import artifact
 from brim_export.artifact import Artifact, FileRecord, GateRecord, hash_file
 from brim_export.engine_gates import engine_gates
+from brim_export.engine_record import RECORD_NAME, EngineRecord, read_engine_record
 from brim_export.gates import GateResult
 from brim_export.placement import work_folder
 from brim_export.quantised import require_precision
@@ -42,7 +42,6 @@ from brim_export.service_export import out_folder
 from brim_export.session import LoadFailed
 from brim_export.tensorrt_tools import Toolchain, find_toolchain
 
-RECORD_NAME = "engine.json"
 CACHE_NAME = "engines"
 
 
@@ -67,22 +66,6 @@ class EngineKey:
     def timing_stem(self) -> str:
         """Names the timing cache, which TensorRT reads for the same GPU and version only."""
         return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in (self.gpu, f"trt{self.tensorrt}"))
-
-
-class EngineRecord(BaseModel):
-    """``engine.json``: what ``model.plan`` is, and what its gates said."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    service: str
-    gpu: str
-    tensorrt: str
-    graph: str
-    profile: str
-    precision: EnginePrecision
-    command: str
-    plan: FileRecord
-    gates: list[GateRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +185,8 @@ def _command(
 
 
 def _in_place(folder: Path, key: EngineKey) -> bool:
-    try:
-        record = EngineRecord.model_validate_json((folder / RECORD_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, ValidationError):
+    record = read_engine_record(folder)
+    if record is None:
         return False
     plan = folder / MODEL_FILES["tensorrt"]
     same = all(getattr(record, name) == value for name, value in _fields(key).items())

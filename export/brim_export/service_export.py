@@ -15,6 +15,7 @@ from brim.paths import Project
 from brim.service.samples import sample_rows
 from brim.service.schema import Precision, Service
 from brim_export.artifact import ARTIFACT_NAME, Artifact, FileRecord, file_faults
+from brim_export.engine_record import RECORD_NAME, read_engine_record
 from brim_export.graph_guard import Guarding, Limits
 from brim_export.pipeline import ExportResult, Samples, export, up_to_date
 from brim_export.placement import work_folder
@@ -63,7 +64,7 @@ def place_native(repository: Path, service: Service) -> None:
     """Give the model behind the native profiles' front its files: those of the export, under a second name.
 
     They are hard links, so nothing is stored twice; a copy where the file system has none. Without a guarded graph
-    nothing is left there that could be served.
+    nothing is left there that could be served. An engine that was built of another graph goes.
 
     Raises:
         ModelFileError: the service has not been exported.
@@ -78,6 +79,10 @@ def place_native(repository: Path, service: Service) -> None:
         return
     for name, here in {**{data: data for data in artifact.guard.data}, artifact.guard.file: target}.items():
         _link(folder / name, native / here, artifact.files[name])
+    engine = read_engine_record(native)
+    if engine is not None and engine.graph != artifact.files[artifact.guard.file].sha256:
+        (native / MODEL_FILES["tensorrt"]).unlink(missing_ok=True)
+        (native / RECORD_NAME).unlink(missing_ok=True)
 
 
 def _link(source: Path, target: Path, record: FileRecord) -> None:

@@ -20,7 +20,8 @@ from brim.lint.tensorrt import check_profiles
 from brim.paths import Project
 from brim.service.load import load_service
 from brim.service.schema import Precision, Service
-from brim_export.engine import RECORD_NAME, EngineRecord, export_engine
+from brim_export.engine import export_engine
+from brim_export.engine_record import RECORD_NAME, EngineRecord
 from brim_export.quantised import require_precision
 from brim_export.service_export import export_service
 from brim_export.session import Array, Feed, RunFailed, Session
@@ -204,6 +205,20 @@ def test_int8_and_fp8_need_a_graph_that_is_quantised_to_it(project: Project, ser
     assert built is not None and built.ok, built
     with pytest.raises(InputError, match="is quantised to int8, not fp16"):
         export_engine(project, service, EnginePrecision.FP16, toolchain=tools)
+
+
+def test_an_engine_of_another_graph_goes_when_the_service_is_exported_again(project: Project, service: Service) -> None:
+    machine = FakeMachine()
+    built = export_engine(project, service, EnginePrecision.FP16, toolchain=machine.toolchain())
+    assert built is not None and built.ok
+    plan = project.model_repository / "scaler-native" / "1" / "model.plan"
+    export_service(project, service, force=True)
+    assert plan.is_file(), "the same graph"
+    export_service(project, service, precision=Precision.FP16)
+    assert not plan.exists() and not (plan.parent / RECORD_NAME).exists()
+    plan.write_bytes(b"built by hand")
+    export_service(project, service)
+    assert plan.is_file(), "no record says what it was built of"
 
 
 def test_what_tensorrt_does_not_take_is_named_at_once() -> None:
