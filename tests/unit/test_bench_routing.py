@@ -11,7 +11,11 @@ import pytest
 
 from brim.bench.routing import FLEET, Line, Traffic, compare, draw, misses
 from brim.bench.routing_fleet import Prompted, Routed, route
+from brim.bench.routing_load import Seen
+from brim.bench.routing_real import figures_of, ratios_of
 from brim.engine.lifecycle import End
+from brim.errors import CouldNotTell
+from brim.measure.text.stream import Heard
 from brim.router.policy import POLICIES
 from brim.router.view import Settings
 from tests.conftest import Brim
@@ -66,3 +70,51 @@ def test_the_command_writes_what_it_shows(brim: Brim, tmp_path: Path) -> None:
     assert [line["policy"] for line in data["lines"]] == ["prefix_aware", "least_request", "round_robin"]
     assert json.loads((tmp_path / "routing.json").read_text(encoding="utf-8"))["lines"] == data["lines"]
     assert brim("bench", "routing", "--rounds", "3").code == 2
+    assert brim("bench", "routing", "--real", "--points", "3").code == 2
+    assert brim("bench", "fleet", "--real").code == 2
+
+
+def heard(sent_us: int, first_us: int | None, tokens: int = 2) -> Heard:
+    if first_us is None:
+        return Heard(sent_us, ended_us=sent_us + 9_000, error="503: unavailable")
+    return Heard(sent_us, [(first_us, 1, "a"), (first_us + 500, tokens - 1, "b")], first_us + 500, "length")
+
+
+def test_first_tokens_count_from_when_their_request_was_due() -> None:
+    # The third of them fails, and the second is sent late.
+    seen = Seen(
+        [0, 100_000, 200_000], [heard(0, 40_000), heard(150_000, 180_000), heard(200_000, None)], 60, 80, [1.5, 2.5]
+    )
+    assert seen.ttft_us == [40_000, 80_000]
+    figures = figures_of("one", seen)
+    assert figures == {
+        "one_ttft_p50_ms": 40.0,
+        "one_ttft_p99_ms": 80.0,
+        "one_hit_ratio": 0.75,
+        "one_tokens_per_s": pytest.approx(4 / 0.209),
+        "one_imbalance": 2.0,
+        "one_failed": 1.0,
+    }
+    with pytest.raises(CouldNotTell, match="one completed no text of a round: 503"):
+        figures_of("one", Seen([0], [heard(0, None)], 0, 10, [1.0]))
+
+
+def test_real_rounds_are_compared_pair_by_pair() -> None:
+    figures = {
+        f"{policy}_{name}": [value * factor for value in values]
+        for policy, factor in (("prefix_aware", 1), ("least_request", 2), ("round_robin", 4))
+        for name, values in {
+            "ttft_p50_ms": [10.0, 20.0],
+            "ttft_p99_ms": [30.0, 30.0],
+            "imbalance": [2.0, 1.0],
+            "failed": [0.0, 1.0],
+        }.items()
+    }
+    assert {target.ratio: values for target, values in ratios_of(figures).items()} == {
+        "TTFT p50: prefix_aware / least_request": [0.5, 0.5],
+        "TTFT p99: prefix_aware / least_request": [0.5, 0.5],
+        "TTFT p50: prefix_aware / round_robin": [0.25, 0.25],
+        "TTFT p99: prefix_aware / round_robin": [0.25, 0.25],
+        "most/mean outstanding: prefix_aware / least_request": [0.5, 0.5],
+        "requests without a complete text": [0.0, 7.0],
+    }
