@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.bench.routing import FLEET, Line, Traffic, compare, draw, misses
+from brim.bench.routing import BALANCE_MARGIN, FLEET, Line, Traffic, compare, draw, misses
 from brim.bench.routing_fleet import Prompted, Routed, route
 from brim.bench.routing_load import Seen
 from brim.bench.routing_real import figures_of, ratios_of
@@ -50,6 +50,25 @@ def test_prompts_that_share_beginnings_are_answered_sooner_where_these_are_known
     aware = lines.pop("prefix_aware")
     assert all(aware.hit_ratio > line.hit_ratio and aware.ttft_p50_us < line.ttft_p50_us for line in lines.values())
     assert aware.imbalance <= 1.05 * lines["least_request"].imbalance
+
+
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        Traffic(requests=300, rate_per_s=20, shared_tokens=1_024),
+        Traffic(requests=300, rate_per_s=30, shared_tokens=1_024),
+        Traffic(requests=300, rate_per_s=80, shared_tokens=256),
+        Traffic(requests=300, rate_per_s=60, zipf=1.2),
+        Traffic(requests=300, rate_per_s=50, zipf=0.0),
+    ],
+    ids=lambda traffic: f"{traffic.rate_per_s}/s of {traffic.shared_tokens}, zipf {traffic.zipf}",
+)
+def test_whatever_the_load_the_picker_wins_and_stays_even(traffic: Traffic) -> None:
+    """One request more on one of three replicas is half of the balance when there are two on each."""
+    lines = {line.policy: line for line in compare(traffic, seed=2)}
+    aware, least = lines["prefix_aware"], lines["least_request"]
+    assert aware.ttft_p50_us < min(least.ttft_p50_us, lines["round_robin"].ttft_p50_us)
+    assert aware.imbalance <= BALANCE_MARGIN * least.imbalance
 
 
 def test_a_miss_is_named() -> None:
