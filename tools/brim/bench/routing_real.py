@@ -41,7 +41,7 @@ class Effort:
 
     rounds: int = 5
     traffic: Traffic = Traffic(  # noqa: RUF009 - frozen
-        requests=28, rate_per_s=2.0, shared_tokens=256, own_tokens=24, output_tokens=8
+        requests=20, rate_per_s=1.5, shared_tokens=256, own_tokens=24, output_tokens=8
     )
 
 
