@@ -102,7 +102,11 @@ def heard(sent_us: int, first_us: int | None, tokens: int = 2) -> Heard:
 def test_first_tokens_count_from_when_their_request_was_due() -> None:
     # The third of them fails, and the second is sent late.
     seen = Seen(
-        [0, 100_000, 200_000], [heard(0, 40_000), heard(150_000, 180_000), heard(200_000, None)], 60, 80, [1.5, 2.5]
+        [0, 100_000, 200_000],
+        [heard(0, 40_000), heard(150_000, 180_000), heard(200_000, None)],
+        60,
+        80,
+        [[1, 0, 0], [0, 4, 2]],
     )
     assert seen.ttft_us == [40_000, 80_000]
     figures = figures_of("one", seen)
@@ -111,11 +115,12 @@ def test_first_tokens_count_from_when_their_request_was_due() -> None:
         "one_ttft_p99_ms": 80.0,
         "one_hit_ratio": 0.75,
         "one_tokens_per_s": pytest.approx(4 / 0.209),
-        "one_imbalance": 2.0,
+        "one_imbalance": 2.5,  # 1 over a third, and 4 over 2
+        "one_over_even": 1.5,  # 1 over 1, and 4 over 2
         "one_failed": 1.0,
     }
     with pytest.raises(CouldNotTell, match="one completed no text of a round: 503"):
-        figures_of("one", Seen([0], [heard(0, None)], 0, 10, [1.0]))
+        figures_of("one", Seen([0], [heard(0, None)], 0, 10, [[1, 0, 0]]))
 
 
 def test_real_rounds_are_compared_pair_by_pair() -> None:
@@ -125,7 +130,7 @@ def test_real_rounds_are_compared_pair_by_pair() -> None:
         for name, values in {
             "ttft_p50_ms": [10.0, 20.0],
             "ttft_p99_ms": [30.0, 30.0],
-            "imbalance": [2.0, 1.0],
+            "over_even": [2.0, 1.0],
             "failed": [0.0, 1.0],
         }.items()
     }
@@ -134,6 +139,6 @@ def test_real_rounds_are_compared_pair_by_pair() -> None:
         "TTFT p99: prefix_aware / least_request": [0.5, 0.5],
         "TTFT p50: prefix_aware / round_robin": [0.25, 0.25],
         "TTFT p99: prefix_aware / round_robin": [0.25, 0.25],
-        "most/mean outstanding: prefix_aware / least_request": [0.5, 0.5],
+        "most outstanding over the fewest possible: prefix_aware / least_request": [0.5, 0.5],
         "requests without a complete text": [0.0, 7.0],
     }

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import ceil
+from statistics import mean
 
 import numpy as np
 
@@ -38,14 +40,14 @@ class Seen:
         heard: what its caller heard.
         hit_tokens: prompt tokens that were found in a cache, as the engines counted.
         asked_tokens: of all prompts.
-        imbalances: at each look that found some under way: the most of a replica over the mean of all.
+        outstanding: at each look that found some: the requests on each replica.
     """
 
     due_us: list[int] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
     hit_tokens: int = 0
     asked_tokens: int = 0
-    imbalances: list[float] = field(default_factory=list)
+    outstanding: list[list[int]] = field(default_factory=list)
 
     @property
     def failed(self) -> list[Heard]:
@@ -60,6 +62,20 @@ class Seen:
             for due, one in zip(self.due_us, self.heard, strict=True)
             if one.complete and one.first_us is not None
         ]
+
+    @property
+    def imbalance(self) -> float:
+        """The most outstanding requests of a replica over the mean of all, the mean over all looks.
+
+        It also tells how many there are: of one request it is the number of replicas, wherever it is. So who answers sooner
+        looks less even.
+        """
+        return mean(max(loads) * len(loads) / sum(loads) for loads in self.outstanding)
+
+    @property
+    def over_even(self) -> float:
+        """The most of a replica over the fewest that the most could be: 1 where no other placement is more even."""
+        return mean(max(loads) / ceil(sum(loads) / len(loads)) for loads in self.outstanding)
 
     @property
     def tokens_per_s(self) -> float:
@@ -152,5 +168,5 @@ class Load:
                 known = await asyncio.to_thread(hosts, gateway.admin)
                 loads = [known[address].under_way for address in addresses if address in known]
                 if any(loads):
-                    seen.imbalances.append(max(loads) * len(loads) / sum(loads))
+                    seen.outstanding.append(loads)
             await asyncio.sleep(LOOK_S)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
-from statistics import mean
 
 from brim.bench.comparison import Comparison, judged
 from brim.bench.conditions import Watch
@@ -27,7 +26,7 @@ from brim.units import us_to_ms
 NAME = "routing"
 PERCENTILES = (50, 99)
 FAILED = Target("requests without a complete text", most=0)
-BALANCE = Target(f"most/mean outstanding: {PICKED} / least_request", most=BALANCE_MARGIN)
+BALANCE = Target(f"most outstanding over the fewest possible: {PICKED} / least_request", most=BALANCE_MARGIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ def figures_of(policy: str, seen: Seen) -> dict[str, float]:
     Raises:
         CouldNotTell: no text is complete, or nothing was looked at.
     """
-    if not seen.ttft_us or not seen.asked_tokens or not seen.imbalances:
+    if not seen.ttft_us or not seen.asked_tokens or not seen.outstanding:
         why = seen.failed[0].error if seen.failed else "nothing was counted"
         raise CouldNotTell(f"{policy} completed no text of a round: {why}", hint="see the servers' logs")
     times = {f"ttft_p{percent}_ms": us_to_ms(percentile(seen.ttft_us, percent)) for percent in PERCENTILES}
@@ -128,7 +127,8 @@ def figures_of(policy: str, seen: Seen) -> dict[str, float]:
         **times,
         "hit_ratio": seen.hit_tokens / seen.asked_tokens,
         "tokens_per_s": seen.tokens_per_s,
-        "imbalance": mean(seen.imbalances),
+        "imbalance": seen.imbalance,
+        "over_even": seen.over_even,
         "failed": float(len(seen.failed)),
     }
     return {f"{policy}_{name}": value for name, value in found.items()}
@@ -143,7 +143,7 @@ def ratios_of(figures: dict[str, list[float]]) -> dict[Target, list[float]]:
         for policy in BESIDE
         for percent in PERCENTILES
     }
-    found[BALANCE] = _paired(figures, "imbalance", PICKED, "least_request")
+    found[BALANCE] = _paired(figures, "over_even", PICKED, "least_request")
     found[FAILED] = [sum(counts) for counts in zip(*(figures[f"{policy}_failed"] for policy in POLICIES), strict=True)]
     return found
 
