@@ -28,7 +28,7 @@ WORD = WordCount()
 """A word is a token: those that prompts are made of stand whole in a vocabulary of English text, or nearly."""
 LOOK_S = 0.1
 """Between two looks at what is outstanding on each replica."""
-WARM_AT_ONCE = 4
+WARM_AT_ONCE = 8
 
 
 @dataclass(slots=True)

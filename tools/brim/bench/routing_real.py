@@ -40,7 +40,7 @@ class Effort:
 
     rounds: int = 5
     traffic: Traffic = Traffic(  # noqa: RUF009 - frozen
-        requests=20, rate_per_s=1.5, shared_tokens=256, own_tokens=24, output_tokens=8
+        requests=18, rate_per_s=1.5, shared_tokens=256, own_tokens=24, output_tokens=8
     )
 
 
