@@ -38,7 +38,7 @@ def signals(draw: st.DrawFn, figures: st.SearchStrategy[float | None] = figure) 
     present = draw(st.integers(0, 1050))
     ready = draw(st.integers(0, present))
     reporting = draw(st.integers(0, ready))
-    return Signals(present, ready, reporting, *(draw(figures) for _ in range(6)))
+    return Signals(present, ready, reporting, *(draw(figures) for _ in range(7)))
 
 
 @given(signals(), thresholds, fleets)
@@ -58,7 +58,7 @@ def test_with_a_figure_missing_there_are_never_fewer(
     seen: Signals, at: Thresholds, fleet: Fleet, name: str, nothing: float | None
 ) -> None:
     at = replace(at, queue_us=at.queue_us or 1.0, ttft_p90_us=at.ttft_p90_us or 1.0, kv_usage=at.kv_usage or 1.0)
-    seen = replace(seen, answered=1.0, **{name: nothing})
+    seen = replace(seen, answered_per_s=1.0, **{name: nothing})
     want = wanted(seen, at, fleet)
     assert not want.complete
     assert want.replicas >= min(max(seen.present, fleet.min_replicas), fleet.max_replicas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import shutil
@@ -31,6 +32,8 @@ from brim.gateway.envoy import Gateway
 from brim.gateway.hosts import hosts
 from brim.gateway.replicas import file_of
 from brim.measure.known_time import KnownTime, read_executions, write_known_time
+from brim.measure.text.events import body_of, take_line
+from brim.measure.text.stream import Ask, Heard
 from brim.paths import Project
 from brim.server.embedded import EmbeddedServer
 from brim.server.healing import Bounds
@@ -364,6 +367,57 @@ def test_drained_under_load_and_with_streams(whole: Place) -> None:
     until(lambda: list(whole.states().values()) == [State.SERVING] * 3, whole.states())
     until(lambda: whole.serving() == sorted(whole.states()))
     assert victim.name not in whole.states()
+
+
+@dataclass
+class Events:
+    """One caller of ``/generate_stream``, who has heard the beginning of the text."""
+
+    gateway: Gateway
+    tokens: int
+    heard: Heard = field(default_factory=Heard)
+
+    def __post_init__(self) -> None:
+        self._connection = http.client.HTTPConnection(self.gateway.endpoint.http, timeout=PATIENCE_S)
+        ask = Ask(b"a", {**GREEDY, "max_tokens": self.tokens})
+        self._connection.request("POST", f"/v2/models/{STORY}/generate_stream", json.dumps(body_of(ask)))
+        self._answer = self._connection.getresponse()
+        assert self._answer.status == 200
+        while not self.heard.pieces:
+            self._take()
+
+    def _take(self) -> bool:
+        line = self._answer.readline().decode()
+        return bool(line) and take_line(self.heard, line.rstrip(), 0)
+
+    def finish(self) -> Heard:
+        """Listen to the end of the answer."""
+        while self._take():
+            pass
+        self._connection.close()
+        return self.heard
+
+
+def test_drained_while_server_sent_events_come(whole: Place) -> None:
+    """No stream is cut, each is what it is alone, and the replica ends by itself when the last of them has ended."""
+    alone = Events(whole.gateway, 200).finish()
+    assert alone.complete and alone.text == story("a", 200)
+    streams = [Events(whole.gateway, 200) for _ in range(6)]
+    ports = {one.name: one.server.endpoint.http for one in whole.fleet.replicas}
+    known = hosts(whole.gateway.admin)
+    victim = max(whole.fleet.replicas, key=lambda one: known[ports[one.name]].under_way)
+    assert known[ports[victim.name]].under_way > 0, "else this would prove nothing"
+    place_order(whole.fleet.folder, Order(drain=victim.name, deadline_s=600))
+    until(lambda: hosts(whole.gateway.admin)[ports[victim.name]].draining)
+    assert not all(stream.heard.finish_reason for stream in streams)
+    assert victim in whole.fleet.replicas, "streams are under way"
+    heard = [stream.finish() for stream in [*streams, Events(whole.gateway, 200)]]
+    assert [(one.error, one.strange, one.finish_reason, one.text) for one in heard] == [
+        ("", [], "length", alone.text)
+    ] * 7
+    until(lambda: victim not in whole.fleet.replicas, whole.said)
+    place_order(whole.fleet.folder, Order(replicas=3))
+    until(lambda: list(whole.states().values()) == [State.SERVING] * 3, whole.states())
 
 
 def test_past_the_deadline_a_text_ends_with_an_error_of_its_own(whole: Place) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from brim.engine.metrics import FAMILIES, Kind
 from brim.errors import MissingTool
 from brim.gateway.clusters import cluster_name
 from brim.plan import rules, series
+from brim.plan.carried import Carried
 from brim.plan.promtool import check, find_promtool, run_tests
-from brim.plan.scaling import Fleet, Signals, thresholds_of, wanted
+from brim.plan.scaling import Fleet, Signals, Thresholds, pressure_of, thresholds_of, wanted
 from brim.service.load import find_services
 from brim.units import US_PER_S
 from tests.conftest import Brim
@@ -30,7 +33,19 @@ TRITONS = {
 GATEWAYS = {"envoy_brim_requests", "envoy_cluster_upstream_rq_active"}
 FUNCTIONS = {
     *("abs", "absent", "and", "avg", "bool", "by", "ceil", "clamp_max", "clamp_min", "count", "group_left"),
-    *("histogram_quantile", "label_replace", "max", "max_over_time", "offset", "on", "or", "rate", "sum", "unless"),
+    *(
+        "histogram_quantile",
+        "label_replace",
+        "max",
+        "max_over_time",
+        "min_over_time",
+        "offset",
+        "on",
+        "or",
+        "rate",
+        "sum",
+        "unless",
+    ),
     *("vector", "job", "model", "instance", "le", "s"),
 }
 
@@ -195,10 +210,19 @@ def scenario(chance: random.Random) -> tuple[Signals, list[tuple[str, str]]]:
             queue_us=wait_s * US_PER_S if told else None,
             ttft_p90_us=(bucket[0] + 0.9 * (bucket[1] - bucket[0])) * US_PER_S if told else None,
             kv_usage=usage if has_kv and reporting else None,
-            answered=float(asked) if reporting else None,
+            answered_per_s=float(reporting if asked else 0) if reporting else None,
         ),
         said,
     )
+
+
+def carrying(signals: Signals, at: Thresholds) -> Signals:
+    """With what a replica has carried, where everything was as it is now."""
+    pressure, complete = pressure_of(signals, at)
+    carried = Carried().noted(
+        0, ready=signals.ready, answered_per_s=signals.answered_per_s, pressure=pressure, complete=complete
+    )
+    return replace(signals, carried_per_s=carried.per_s)
 
 
 def test_rules_and_module_decide_alike(promtool: Path, checkout: Path, tmp_path: Path) -> None:
@@ -211,7 +235,8 @@ def test_rules_and_module_decide_alike(promtool: Path, checkout: Path, tmp_path:
     tests, numbers = [], set()
     for _ in range(60):
         signals, said = scenario(chance)
-        want = wanted(signals, thresholds_of(services[0]), fleet)
+        at = thresholds_of(services[0])
+        want = wanted(carrying(signals, at), at, fleet)
         numbers.add((want.replicas, want.complete, want.shed_batch))
         expected = [(series.WANTED, want.replicas)]
         expected += [(series.SHED, int(want.shed_batch))] if want.pressure is not None else []
@@ -233,6 +258,79 @@ def test_rules_and_module_decide_alike(promtool: Path, checkout: Path, tmp_path:
     assert len(numbers) > 15
     with (tmp_path / "tests.yml").open("w") as file:
         YAML().dump({"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": tests}, file)
+    assert run_tests(promtool, tmp_path / "tests.yml") == ""
+
+
+def course(phases: Sequence[tuple[float, int, float, float]]) -> list[tuple[str, str]]:
+    """Series of ``text_generation`` on eight replicas, every 15 s: minutes, replicas that answer, answers a second of each,
+    and the time that they waited, in seconds."""
+    said = []
+    for one in range(8):
+        where = f'job="tritonserver",instance="{one}",model="text_generation"'
+        columns: dict[str, list[str]] = {}
+        answered = waited = 0.0
+        for minutes, ready, each_per_s, wait_s in phases:
+            for _ in range(round(4 * minutes)):
+                columns.setdefault(f'up{{job="tritonserver",instance="{one}"}}', []).append(str(int(one < ready)))
+                answered += 15 * each_per_s
+                waited += 15 * each_per_s * wait_s
+                page = {
+                    f"vllm:num_requests_waiting{{{where}}}": 0.0,
+                    f"nv_inference_request_success{{{where}}}": answered,
+                    f"vllm:kv_cache_usage_perc{{{where}}}": 0.1,
+                    f"vllm:request_queue_time_seconds_sum{{{where}}}": waited,
+                    f"vllm:request_queue_time_seconds_count{{{where}}}": answered,
+                    **{
+                        f'vllm:time_to_first_token_seconds_bucket{{{where},le="{bound}"}}': answered
+                        for bound in ("0.25", "0.5", "+Inf")
+                    },
+                }
+                for name, value in page.items():
+                    columns.setdefault(name, []).append(f"{value:g}" if one < ready else "_")
+        said += [(name, " ".join(values)) for name, values in columns.items()]
+    return said
+
+
+CROWD = [(10, 2, 3.0, 0.28), (4, 8, 4.0, 0.3), (10, 8, 0.75, 0.27)]
+"""The usual wait is 0.54 to 0.6 of its limit. Two replicas are enough, eight stand the crowd, and then the load is what it was."""
+TROUBLE = [CROWD[0], (4, 8, 1.0, 0.6), CROWD[2]]
+"""Eight replicas are seen in trouble at a load that two have carried."""
+
+
+@pytest.mark.parametrize(
+    ("phases", "load", "replicas"),
+    [
+        (CROWD[2:], 8, 8),  # nothing else was seen: 8 * 0.54 / 0.5
+        ([CROWD[0], CROWD[2]], 2, 4),  # 6 / 3, a tenth more, and the spare
+        (CROWD, 1.5, 3),
+        (TROUBLE, None, 8),
+    ],
+)
+def test_after_a_crowd_the_load_counts_and_not_the_usual_wait(
+    promtool: Path,
+    checkout: Path,
+    tmp_path: Path,
+    phases: Sequence[tuple[float, int, float, float]],
+    load: float | None,
+    replicas: int,
+) -> None:
+    services = find_services(checkout / "services", ["text_generation"])
+    (tmp_path / "rules.yml").write_text(rules.rules_text(rules.scaling_rules(services, Fleet(1, 8, 1))))
+    expected = {series.DESIRED: replicas, **({} if load is None else {f"round({series.CARRIED_LOAD}, 0.01)": load})}
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in course(phases)],
+        "promql_expr_test": [
+            {
+                "expr": f"sum({name})",
+                "eval_time": f"{round(60 * sum(minutes for minutes, *_ in phases)) - 15}s",
+                "exp_samples": [{"labels": "{}", "value": value}],
+            }
+            for name, value in expected.items()
+        ],
+    }
+    with (tmp_path / "tests.yml").open("w") as file:
+        YAML().dump({"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [test]}, file)
     assert run_tests(promtool, tmp_path / "tests.yml") == ""
 
 

@@ -25,14 +25,14 @@ from brim.units import US_PER_S
 AT = Thresholds(waiting=50, queue_us=12_500)
 TOKENS = Thresholds(waiting=16, queue_us=500_000, ttft_p90_us=1_000_000, kv_usage=0.8)
 FLEET = Fleet(2, 20, spares=1)
-CALM = Signals(4, 4, 4, waiting=0, queue_us=0, answered=100, utilisation=0.5)
+CALM = Signals(4, 4, 4, waiting=0, queue_us=0, answered_per_s=100, utilisation=0.5)
 
 
 @pytest.mark.parametrize(
     ("seen", "replicas"),
     [
         ({}, 2),
-        ({"answered": 0, "queue_us": None}, 2),
+        ({"answered_per_s": 0, "queue_us": None}, 2),
         ({"waiting": 1}, 2),
         ({"waiting": 60}, 4),  # 0.3 of the limit: three would do at twice that, and one is kept warm
         ({"waiting": 140}, 4),
@@ -61,7 +61,7 @@ def test_tensor_models(seen: dict[str, float], replicas: int) -> None:
         ({"ttft_p90_us": 1_500_000}, 7),
         ({"ttft_p90_us": None}, 4),
         ({"kv_usage": None}, 4),
-        ({"answered": 0, "ttft_p90_us": None, "queue_us": None}, 2),
+        ({"answered_per_s": 0, "ttft_p90_us": None, "queue_us": None}, 2),
     ],
 )
 def test_token_models(seen: dict[str, float], replicas: int) -> None:

@@ -191,6 +191,23 @@ def test_why_another_one_than_the_holder_of_the_prefix_is_taken() -> None:
     assert reason(0.0, least_match_tokens=161) is Reason.LEAST
 
 
+@pytest.mark.parametrize(
+    ("running", "name"),
+    [
+        # Each of three replicas as it is, and who gets the request: "a" holds its prefix.
+        ((2.0, 1.0, 2.0), "b"),  # three there would be half more than the mean of two
+        ((3.0, 3.0, 2.0), "a"),  # four, where the mean is three
+        ((2.0, 2.0, 2.0), "a"),
+        ((4.0, 3.0, 4.0), "a"),  # five, where the mean is four
+        ((1.0, 0.0, 0.0), "a"),  # two are always allowed
+    ],
+)
+def test_the_cap_is_not_rounded_up(running: tuple[float, ...], name: str) -> None:
+    pages = [page(one, running=busy) for one, busy in zip("abc", running, strict=True)]
+    candidates = [Candidate(one, matched_blocks=10 if one.name == "a" else 0) for one in pages]
+    assert name_of("prefix_aware", candidates, Request(160, tuple(range(10)))) == name
+
+
 @pytest.mark.parametrize("policy", ["queue_depth", "prefix_aware"])
 def test_a_replica_without_a_page_does_not_look_better_for_that(policy: str) -> None:
     others = [Candidate(page("b", waiting=2.0), own=2), Candidate(page("c", waiting=2.0), own=2)]
@@ -198,7 +215,7 @@ def test_a_replica_without_a_page_does_not_look_better_for_that(policy: str) -> 
 
 
 def test_of_those_that_are_nearly_as_good_the_holder_of_the_prefix_is_taken() -> None:
-    warm = Candidate(page("a", running=2.2), matched_blocks=10)
+    warm = Candidate(page("a", running=1.7), matched_blocks=10)
     fleet = [warm, *(Candidate(page(name)) for name in "bcdef")]
     for number in range(8):
         request = Request(160, tuple(range(100 * number, 100 * number + 10)))

@@ -67,7 +67,7 @@ class EventFleet:
         ]
         self._names = [f"replica-{place:04d}" for place in range(most)]
         self._ready: Mask = np.zeros(most, bool)
-        self._now_us, self._paged_us = 0, -page_us
+        self._now_us, self._paged_us, self._looked_us = 0, -page_us, 0
         self._answered = self._in_slo = 0
         self._latencies_us: list[int] = []
 
@@ -100,6 +100,7 @@ class EventFleet:
         """What there is to see of the ready places since the last look."""
         looks = [self._places[place].look(self._now_us) for place in np.flatnonzero(ready)]
         answered = sum(look.taken for look in looks)
+        since_us, self._looked_us = self._now_us - self._looked_us, self._now_us
         if not looks:
             return Seen()
         late_us = np.array([one for look in looks for one in look.latencies_us])
@@ -108,7 +109,7 @@ class EventFleet:
             queue_us=sum(look.queued_us for look in looks) / answered if answered else None,
             first_p90_us=float(np.quantile(late_us, 0.9)) if len(late_us) else None,
             utilisation=float(np.mean([look.computed for look in looks])) / self._devices,
-            answered=float(answered),
+            answered_per_s=answered * US_PER_S / max(1, since_us),
         )
 
     def latency_us(self, share: float) -> float | None:

@@ -34,7 +34,7 @@ class Seen:
         first_p90_us: 90th percentile of the time to the first token, or to the answer where there are no tokens.
         utilisation: of the devices, mean.
         kv_used: part of the KV cache, mean.
-        answered: requests of late.
+        answered_per_s: requests answered a second, of late.
     """
 
     waiting: float = 0.0
@@ -42,7 +42,7 @@ class Seen:
     first_p90_us: float | None = None
     utilisation: float = 0.0
     kv_used: float = 0.0
-    answered: float = 0.0
+    answered_per_s: float = 0.0
 
 
 class Fleet(Protocol):

@@ -38,7 +38,7 @@ class FluidFleet:
             epoch_s: length of an epoch.
             spread: how requests are spread over the replicas.
         """
-        self._kinds, self._bound, self._epoch_s, self._spread = kinds, bound, epoch_s, spread
+        self._kinds, self._bound, self._spread = kinds, bound, spread
         self.in_flight: Floats = np.zeros(most)
         self.kind: Places = np.zeros(most, np.int64)
         self._taken = [kind.in_flight + epoch_s * kind.rate_per_s for kind in kinds]
@@ -92,15 +92,15 @@ class FluidFleet:
                 column[of] = kind.at(name, held)
             p90_us[of] = np.interp(held, kind.in_flight, kind.latency_us[:, P90])
         rates = figures["rate_per_s"]
-        answered = float(rates.sum()) * self._epoch_s
-        weights = rates / rates.sum() if answered else np.full(len(places), 1 / len(places))
+        answered_per_s = float(rates.sum())
+        weights = rates / answered_per_s if answered_per_s else np.full(len(places), 1 / len(places))
         return Seen(
             waiting=float(figures["waiting"].sum()),
             queue_us=float(weights @ figures["queue_us"]),
             first_p90_us=float(weights @ p90_us),
             utilisation=float(figures["utilisation"].mean()),
             kv_used=float(figures["kv_used"].mean()),
-            answered=answered,
+            answered_per_s=answered_per_s,
         )
 
     def latency_us(self, share: float) -> float | None:

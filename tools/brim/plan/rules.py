@@ -12,6 +12,8 @@ What the expressions take care of:
 - ``rate`` knows that a counter began anew, so a restart gives no negative figure.
 - A percentile of nothing is NaN and is left out (``>= 0``).
 - What is missing never lowers a number. When it says nothing at all, a fleet keeps the number that it has.
+- What a replica has carried (``brim.plan.carried``) is looked at model by model, and the parts of several models that one fleet
+  serves add up: each was carried while the others asked for what they did then, and together they may be more.
 """
 
 from __future__ import annotations
@@ -27,10 +29,13 @@ from brim.config.generation import generation_of
 from brim.engine.metrics import KV_USAGE, TTFT, WAITING
 from brim.gateway.clusters import cluster_name
 from brim.plan.alerts import Document, scaling_alerts
+from brim.plan.carried import CALM, KEPT_US, SETTLED_US, TROUBLED
 from brim.plan.queue_wait import answered, of_fleet, vllm_name, wait_of_tensors, wait_of_texts
 from brim.plan.scaling import ROUNDING, Fleet, Thresholds, thresholds_of
 from brim.plan.series import (
     ANSWERED,
+    CARRIED,
+    CARRIED_LOAD,
     CLUSTER_LABEL,
     DESIRED,
     ENOUGH,
@@ -46,6 +51,9 @@ from brim.plan.series import (
     MEAN_WAIT,
     MORE,
     MOST,
+    ONE_ANSWERED,
+    ONE_CALM,
+    ONE_TROUBLED,
     PENDING,
     PRESENT,
     PRESSURE,
@@ -90,6 +98,7 @@ def scaling_rules(services: Sequence[Service], fleet: Fleet, profile: Profile = 
         *_of_limits(limits),
         *signals,
         *_of_pressure(limits.values()),
+        *_of_carried(),
         *_of_replicas(shape, fleet),
     ]
     return {
@@ -230,12 +239,33 @@ def _of_pressure(limits: Iterable[Thresholds]) -> list[Document]:
     ]
 
 
+def _of_carried() -> list[Document]:
+    """How many replicas the load is, at the most that one has been seen to carry."""
+    kept = f"{KEPT_US // US_PER_S}s"
+    most, least = f"max_over_time({ONE_CALM}[{kept}])", f"min_over_time({ONE_TROUBLED}[{kept}])"
+    ready = f"max_over_time({READY}[{SETTLED_US // US_PER_S}s])"
+    unknown = f"(({ANSWERED} > 0) unless ({CARRIED} > 0))"
+    load = f"sum by (job) ({ANSWERED} / ({CARRIED} > 0))"
+    return [
+        _record(ONE_ANSWERED, f"{ANSWERED} / on (job) group_left () ({ready} > 0)"),
+        _record(ONE_CALM, f"({ONE_ANSWERED} and on (job) ({PRESSURE} <= {CALM:g})) unless on (job) {INCOMPLETE}"),
+        _record(ONE_TROUBLED, f"{ONE_ANSWERED} and on (job) ({PRESSURE} >= {TROUBLED:g})"),
+        _record(CARRIED, f"({least} < {most}) or {most}"),
+        _record(
+            CARRIED_LOAD,
+            f"({load} unless on (job) {unknown} unless on (job) ({PRESSURE} >= 1)) unless on (job) {INCOMPLETE}",
+        ),
+    ]
+
+
 def _of_replicas(shape: Thresholds, fleet: Fleet) -> list[Document]:
     window = f"{fleet.down_after_us // US_PER_S}s"
     long_enough = f"(max_over_time({WANTED}[{window}]) and on (job) {WANTED} offset {window})"
+    needed = f"{READY} * clamp_max({PRESSURE}, {shape.most_growth:g})"
+    relaxed = f"{READY} * {PRESSURE} / {shape.relaxed:g}"
     return [
-        _record(MORE, _at_least_one(f"{READY} * clamp_max({PRESSURE}, {shape.most_growth:g})")),
-        _record(ENOUGH, _at_least_one(f"{READY} * {PRESSURE} / {shape.relaxed:g}")),
+        _record(MORE, _at_least_one(f"(({CARRIED_LOAD} < {needed}) or {needed})")),
+        _record(ENOUGH, _at_least_one(f"(({CARRIED_LOAD} / {shape.steady:g} < {relaxed}) or {relaxed})")),
         _record(UNBOUNDED, f"({MORE} > {PRESENT}) or (({ENOUGH} < {PRESENT}) unless {INCOMPLETE}) or {PRESENT}"),
         _record(WANTED, f"({MOST} < {UNBOUNDED}) or ({LEAST} > {UNBOUNDED}) or {UNBOUNDED}"),
         # Before a whole window has been seen nothing is taken away.

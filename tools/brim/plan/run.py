@@ -113,15 +113,15 @@ def factors_of(traffic: Traffic) -> tuple[float, ...]:
 
 
 def averaged(looks: deque[Seen]) -> Seen:
-    """What waits and is used as last seen; times over all looks, by the requests answered in each."""
+    """What waits and is used as last seen; the rate over all looks, which are as long as each other; times likewise, by the rate."""
     last = looks[-1]
     return Seen(
         waiting=last.waiting,
-        queue_us=_mean([(look.queue_us, look.answered) for look in looks]),
-        first_p90_us=_mean([(look.first_p90_us, look.answered) for look in looks]),
+        queue_us=_mean([(look.queue_us, look.answered_per_s) for look in looks]),
+        first_p90_us=_mean([(look.first_p90_us, look.answered_per_s) for look in looks]),
         utilisation=last.utilisation,
         kv_used=last.kv_used,
-        answered=sum(look.answered for look in looks),
+        answered_per_s=sum(look.answered_per_s for look in looks) / len(looks),
     )
 
 

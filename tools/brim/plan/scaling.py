@@ -6,6 +6,9 @@ first token, and the KV cache. Each has a threshold, and the *pressure* on a fle
 threshold: 1 is the limit, scaling begins below it by as many replicas as are kept warm, batch traffic is shed at ``SHED_AT``, and
 at 2 the objective is missed.
 
+As a measure of load the pressure is coarse: callers wait for the batch before theirs, however many replicas there are. So below the
+limit what replicas have been seen to carry (``brim.plan.carried``) is held beside it, and the smaller number is enough.
+
 Pure: the same signals and the same memory give the same decision, so it is replayed by the planner, and ``brim.plan.rules``
 writes the same arithmetic as Prometheus rules.
 """
@@ -29,6 +32,8 @@ KV_LIMIT = 0.8
 RELAXED = 0.5
 """Part of the limit at which a fleet that is made smaller may arrive. Between it and the limit the number stays: waiting grows
 faster than load, so what is left must not be near the limit."""
+STEADY = 0.9
+"""Part of what a replica has been seen to carry, to which a fleet that is made smaller may load each: rates scatter."""
 MOST_GROWTH = 2.0
 """Of the ready replicas, at one decision. In overload the time that callers wait says that there are too few, not how many."""
 MOST_PRESSURE = 1e6
@@ -57,6 +62,7 @@ class Thresholds:
         ttft_p90_us: nine in ten first tokens come within it.
         kv_usage: used part of the KV cache, 0 to 1.
         relaxed: part of the limit below which there may be fewer.
+        steady: part of what a replica was seen to carry, below which there may be fewer.
         most_growth: factor on the ready replicas, at one decision.
         shed_at: pressure at which batch traffic is refused.
     """
@@ -66,6 +72,7 @@ class Thresholds:
     ttft_p90_us: float | None = None
     kv_usage: float | None = None
     relaxed: float = RELAXED
+    steady: float = STEADY
     most_growth: float = MOST_GROWTH
     shed_at: float = SHED_AT
 
@@ -73,7 +80,7 @@ class Thresholds:
         """Refuse what would never, or always, ask for more.
 
         Raises:
-            InputError: a threshold is not above 0, or the order relaxed < 1 <= shed_at is broken.
+            InputError: a threshold is not above 0, the order relaxed < 1 <= shed_at is broken, or steady is no part.
         """
         limits = {
             "waiting": self.waiting,
@@ -88,6 +95,8 @@ class Thresholds:
         ]
         if not 0 < self.relaxed < 1 <= self.shed_at:
             faults.append(f"relaxed is {self.relaxed}, shed_at {self.shed_at}: expected 0 < relaxed < 1 <= shed_at")
+        if not 0 < self.steady <= 1:
+            faults.append(f"steady is {self.steady}: expected above 0 and at most 1")
         if not self.most_growth > 1:
             faults.append(f"most_growth is {self.most_growth}: expected above 1")
         if faults:
@@ -145,8 +154,9 @@ class Signals:
         queue_us: mean time that the requests answered of late have waited.
         ttft_p90_us: 90th percentile of their time to the first token.
         kv_usage: used part of the KV cache, mean over all that report.
-        answered: requests answered of late. Only when this is 0 may the two times be absent.
+        answered_per_s: requests answered a second, of late. Only when this is 0 may the two times be absent.
         utilisation: of the GPUs, mean, 0 to 1. For ``wanted_by_utilisation`` alone.
+        carried_per_s: requests a second that a replica was seen to carry (``brim.plan.carried``).
     """
 
     present: int
@@ -156,8 +166,9 @@ class Signals:
     queue_us: float | None = None
     ttft_p90_us: float | None = None
     kv_usage: float | None = None
-    answered: float | None = None
+    answered_per_s: float | None = None
     utilisation: float | None = None
+    carried_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +249,26 @@ def wanted(signals: Signals, thresholds: Thresholds, fleet: Fleet) -> Want:
 
     What is seen may ask for more; what is missing forbids fewer. So a fleet that says nothing keeps its number.
     """
-    figures, complete = _figures(signals, thresholds)
-    if not figures:
+    pressure, complete = pressure_of(signals, thresholds)
+    if pressure is None:
         return Want(_bounded(signals.present, fleet), None, False, False)
-    pressure = min(max(figures), MOST_PRESSURE)
-    more = max(1, _up(signals.ready * min(pressure, thresholds.most_growth))) + fleet.spares
-    enough = max(1, _up(signals.ready * pressure / thresholds.relaxed)) + fleet.spares
+    needed, relaxed = (
+        signals.ready * min(pressure, thresholds.most_growth),
+        signals.ready * pressure / thresholds.relaxed,
+    )
+    answered, carried = _known(signals.answered_per_s), _known(signals.carried_per_s)
+    if carried and answered is not None and complete and pressure < 1:
+        load = answered / carried
+        needed, relaxed = min(needed, load), min(relaxed, load / thresholds.steady)
+    more, enough = (max(1, _up(replicas)) + fleet.spares for replicas in (needed, relaxed))
     replicas = max(more, min(signals.present, enough) if complete else signals.present)
     return Want(_bounded(replicas, fleet), pressure, complete, pressure >= thresholds.shed_at)
+
+
+def pressure_of(signals: Signals, thresholds: Thresholds) -> tuple[float | None, bool]:
+    """The largest figure as a part of its threshold, None when none is known; and whether every figure is there."""
+    figures, complete = _figures(signals, thresholds)
+    return (min(max(figures), MOST_PRESSURE) if figures else None), complete
 
 
 def wanted_by_utilisation(signals: Signals, fleet: Fleet, target: float = UTILISATION_TARGET) -> Want:
@@ -290,7 +313,7 @@ def _figures(signals: Signals, thresholds: Thresholds) -> tuple[list[float], boo
     complete = 0 < signals.ready <= signals.reporting and waiting is not None
     if waiting is not None and signals.reporting > 0:
         figures.append(waiting / signals.reporting / thresholds.waiting)
-    none_answered = _known(signals.answered) == 0
+    none_answered = _known(signals.answered_per_s) == 0
     for value, limit, may_be_absent in (
         (signals.queue_us, thresholds.queue_us, none_answered),
         (signals.ttft_p90_us, thresholds.ttft_p90_us, none_answered),

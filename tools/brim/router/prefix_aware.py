@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from brim.engine.kv_cache import blocks_for
 from brim.router.estimate import has_kv_for, kv_free, outstanding, sighted, told, waiting
@@ -37,8 +36,7 @@ def prefix_aware(
     """
     weighed = _weigh(candidates, request, now_us, settings)
     pool = [index for index, one in enumerate(weighed) if not one.saturated] or list(range(len(weighed)))
-    total = sum(one.outstanding for one in weighed) + 1
-    cap = max(settings.free_load, ceil(settings.load_factor * total / len(weighed)))
+    cap = _cap(weighed, settings)
     warm = {index for index in pool if weighed[index].match and weighed[index].outstanding + 1 <= cap}
     costs = {
         index: weighed[index].outstanding
@@ -53,6 +51,16 @@ def prefix_aware(
     key = _key(request, number, settings)
     taken = max(among, key=lambda index: rank(candidates[index].replica.name, key, settings.seed))
     return Choice(taken, _why(taken, warm, weighed, pool))
+
+
+def _cap(weighed: Sequence[_Weighed], settings: Settings) -> float:
+    """Outstanding requests, the new one included, up to which a replica is taken for what it holds.
+
+    Not rounded up, as in the paper: of two or three requests a replica that would allow one more than the factor says, which is
+    half of them.
+    """
+    mean = (sum(one.outstanding for one in weighed) + 1) / len(weighed)
+    return max(float(settings.free_load), settings.load_factor * mean)
 
 
 def _why(taken: int, warm: set[int], weighed: Sequence[_Weighed], pool: Sequence[int]) -> Reason:

@@ -107,11 +107,11 @@ class Settings:
     least_match_tokens: int = 128
     saturated_waiting: float = 5
     saturated_kv_free: float = 0.1
-    load_factor: float = 1.25
+    load_factor: float = 1.34
     free_load: int = 2
     waiting_weight: float = 1.0
     kv_weight: float = 2.0
-    prefix_weight: float = 2.0
+    prefix_weight: float = 1.5
     indifference: float = 0.25
 
 

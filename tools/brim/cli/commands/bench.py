@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from brim.bench import fleet, generation, padding, planning, runtime_cost, saturation
+from brim.bench import fleet, generation, padding, planning, routing_real, runtime_cost, saturation
 from brim.bench.comparison import Comparison
 from brim.bench.fit import REPEATS, Fit, fit_padding
 from brim.cli.app import JsonFlag
@@ -64,6 +64,7 @@ DEFAULT_SERVICE = {
     Benchmark.GENERATION: "text_generation",
     Benchmark.DEVICE: "image_classifier",
     Benchmark.PRECISION: "image_classifier",
+    Benchmark.ROUTING: "text_generation",
 }
 
 
@@ -79,7 +80,7 @@ def bench(
             "tuning: what `brim tune` chooses against an exhaustive sweep. "
             "overload: what the gateway does at up to ten times the capacity. "
             "fleet: replicas of which one is slow, killed or drained, against a healthy fleet. "
-            "routing: prompts that share beginnings over simulated replicas, policy against policy. "
+            "routing: prompts that share beginnings over simulated or real replicas, policy against policy. "
             "plan: what `brim plan` predicts of one, two and three replicas against what they do. "
             "generation: texts through the server against the engine alone, short prompts behind long ones, and overload. "
             "generation-simulation: the simulator of token models against the engine, and continuous against static batching. "
@@ -120,11 +121,16 @@ def bench(
         ),
     ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="device: the CPU in the GPU's place.")] = False,
+    real: Annotated[
+        bool, typer.Option("--real", help="routing: three servers, their gateway and its picker, in six minutes.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder, for the figures and raw output.")] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Answer a question about speed on this machine; exit code 1 when a target is missed, 3 when noise forbids an answer."""
     project = find_project()
+    if benchmark is not Benchmark.ROUTING:
+        refuse_options_of_others(benchmark.value, {"--real": real or None})
     if benchmark is Benchmark.GENERATION_SIMULATION:
         refuse_options_of_others(benchmark.value, {"--rounds": rounds, "--cpu": cpu or None})
         service = find_service(project.services, name or DEFAULT_SERVICE[Benchmark.GENERATION])
@@ -150,7 +156,7 @@ def bench(
         refuse_options_of_others(benchmark.value, {"a service": name, "--points": points})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-overload"
         return bench_overload(project, folder, rounds=rounds, seconds=seconds, seed=seed, as_json=as_json)
-    if benchmark is Benchmark.ROUTING:
+    if benchmark is Benchmark.ROUTING and not real:
         refuse_options_of_others(benchmark.value, {"a service": name, "--rounds": rounds, "--seconds": seconds})
         folder = out or project.runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-bench-routing"
         return bench_routing(folder, points=points, seed=seed, as_json_answer=as_json)
@@ -212,6 +218,9 @@ def _answer(
         return generation.generation(
             project, service, log_file=new_log(project), seed=seed, effort=text, on_progress=say
         )
+    if benchmark is Benchmark.ROUTING:
+        texts = routing_real.DEFAULT_EFFORT if rounds is None else replace(routing_real.DEFAULT_EFFORT, rounds=rounds)
+        return routing_real.routing_real(project, service, effort=texts, folder=folder, seed=seed, on_progress=say)
     if benchmark is Benchmark.PADDING:
         effort = padding.DEFAULT_EFFORT if rounds is None else replace(padding.DEFAULT_EFFORT, rounds=rounds)
         return padding.padding(project, service, log_file=new_log(project), seed=seed, effort=effort, on_progress=say)
@@ -257,7 +266,7 @@ def _services(benchmark: Benchmark, project: Project, name: str | None) -> list[
     if benchmark is Benchmark.SATURATION:
         return saturation.services_of(project.services, name)
     service = find_service(project.services, name or DEFAULT_SERVICE[benchmark])
-    if benchmark is not Benchmark.GENERATION:
+    if benchmark not in (Benchmark.GENERATION, Benchmark.ROUTING):
         _require_shape(benchmark, service)
     return [service]
 
