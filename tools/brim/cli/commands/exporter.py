@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def exporter(
     server: Annotated[
-        str | None, typer.Option(help="host:port of tritonserver's HTTP side; left out beside a gateway that stands alone.")
+        str | None,
+        typer.Option(help="host:port of tritonserver's HTTP side; left out beside a gateway that stands alone."),
     ] = None,
     gateway_admin: Annotated[
         str | None, typer.Option(help="host:port of Envoy's own pages; of one exporter only, where several look at it.")
