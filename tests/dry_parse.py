@@ -15,8 +15,7 @@ def fault_of(words: Sequence[str]) -> str | None:
 
     Only the parser runs: options, their values and the arguments' count. What a command checks by itself is not looked at.
     """
-    command_line._register_commands()
-    group: Any = typer.main.get_command(command_line.app)
+    group: Any = typer.main.get_command(command_line._application(next(iter(words), "")))
     try:
         with group.make_context("brim", list(words)) as context:
             name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])

@@ -29,7 +29,7 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}} & {slow}))
     ("words", "needed"),
     [
         (["--version"], set()),
-        (["report", "--help"], {"numpy", "pydantic"}),
+        (["report", "--help"], {"grpc", "numpy", "pydantic"}),
         (["config", "--help"], {"grpc", "numpy", "pydantic"}),
         (["serve", "--help"], {"grpc", "numpy", "pydantic"}),
     ],
@@ -66,4 +66,4 @@ def test_commands_follow_each_other_in_one_process(brim: Brim) -> None:
     assert brim("--version").out.startswith("brim ")
     for name in ("lint", "plan", "lint"):
         done = brim(name, "--help")
-        assert done.code == 0 and done.out.startswith(f"Usage: brim {name} ")
+        assert done.code == 0 and f"brim {name} " in done.out.splitlines()[0]

@@ -72,6 +72,30 @@ def test_the_shipped_ones_are_clean_and_their_files_are_what_the_code_says(
             'brim_instances{model=~"$model"} / brim_max_batch_rows{model=~"$model"}',
             'brim_instances{model=~"$model"} / (brim_max_batch_rows{model=~"$model"} > 0)',
         ),
+        (
+            "DSH005",
+            'rate(brim_requests_total{model=~"$model"}[61s])',
+            'rate(brim_requests_total{model=~"$model"}[$__rate_interval])',
+        ),
+        (
+            "DSH006",
+            'histogram_quantile(0.9, max by (model, le) (rate(brim_batch_rows_bucket{model=~"$model"}[$__rate_interval])))',
+            'histogram_quantile(0.9, (sum by (model, le) (rate(brim_batch_rows_bucket{model=~"$model"}[$__rate_interval]))))',
+        ),
+        *(
+            (
+                "DSH007",
+                f'brim_instances{{model=~"$model"}} / (brim_max_batch_rows{{model=~"$model"}} {guard})',
+                'brim_instances{model=~"$model"} / (brim_max_batch_rows{model=~"$model"} > 0)',
+            )
+            for guard in ("< 1", ">= 0", "> -1", "> bool 0", "!= 0")
+        ),
+        ("DSH009", 'brim_instances{model!~"$model"}', 'brim_instances{model=~"$model"}'),
+        (
+            "DSH009",
+            'brim_instances{model=~"$model"} / (brim_max_batch_rows > 0)',
+            'brim_instances{model=~"$model"} / (brim_max_batch_rows{model=~"$model"} > 0)',
+        ),
         ("DSH009", 'brim_instances{model=~"$modle"}', 'brim_instances{model=~"$model"}'),
         ("DSH009", "brim_instances", 'brim_instances{model=~"$model"}'),
     ],

@@ -315,7 +315,9 @@ def test_after_a_crowd_the_load_counts_and_not_the_usual_wait(
     replicas: int,
 ) -> None:
     services = find_services(checkout / "services", ["text_generation"])
-    (tmp_path / "rules.yml").write_text(rules.rules_text(rules.scaling_rules(services, Fleet(1, 8, 1))))
+    (tmp_path / "rules.yml").write_text(
+        rules.rules_text(rules.scaling_rules(services, Fleet(1, 8, 1)), rules.SCALING_MODULES)
+    )
     expected = {series.DESIRED: replicas, **({} if load is None else {f"round({series.CARRIED_LOAD}, 0.01)": load})}
     test = {
         "interval": "15s",

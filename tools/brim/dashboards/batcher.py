@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from brim.dashboards.board import MODEL, WINDOW, Board, Panel, Row, Shape, Unit, lines, per, percentile, rate
+from brim.exporter.server_said import ROWS_BOUNDS
 from brim.plan import series
 
 ROWS, COUNT, BUCKETS = (f"{series.BATCH_ROWS}_{part}" for part in ("sum", "count", "bucket"))
 LAUNCHES = "brim_launches_total"
 COMPUTE_US = "nv_inference_compute_infer_duration_us"
 FAILURES = "nv_inference_request_failure"
+# Prometheus 3 writes 1 as 1.0.
+COMMON_BOUNDS = f'le=~"({"|".join(map(str, ROWS_BOUNDS))})([.]0)?|[+]Inf"'
+"""Each model has its largest batch as a bound of its own, too, which others lack: a sum over models would fall there."""
 SIZES = Row(
     "How large are batches?",
     (
@@ -16,7 +20,7 @@ SIZES = Row(
             "Rows of an execution",
             "How often each size was run. A band at the top is full batches; one at the bottom is callers that came alone.",
             Unit.COUNT,
-            lines((f"sum by (le) (increase({BUCKETS}{{{MODEL}}}[{WINDOW}]))", "{{le}}")),
+            lines((f"sum by (le) (increase({BUCKETS}{{{MODEL}, {COMMON_BOUNDS}}}[{WINDOW}]))", "{{le}}")),
             Shape.HEATMAP,
         ),
         Panel(
@@ -45,7 +49,7 @@ LAUNCHED = Row(
             "Launches by reason",
             "full: the largest batch. preferred: another preferred size. other: the delay "
             "was over, the queue was empty or a shape changed; Triton does not say which.",
-            Unit.COUNT,
+            Unit.PER_SECOND,
             lines((rate(LAUNCHES, "model, reason"), "{{model}} {{reason}}")),
             Shape.STACK,
         ),

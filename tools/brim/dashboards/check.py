@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import promql_parser as promql
@@ -17,14 +16,15 @@ from brim.findings import Finding, Severity
 
 DEFINED = frozenset(("model", "datasource"))
 BUILT_IN = frozenset(("__rate_interval",))
-STANDS_FOR_WINDOW = timedelta(seconds=61)
-"""Put in the place of Grafana's own window, which no parser knows; nobody writes 61 seconds."""
+CHOSEN = "chosen-by-the-reader"
+"""Put in the place of the chosen models, to see where they are asked for."""
+QUOTED = re.compile(r'"[^"]*"')
+IN_BRACKETS = re.compile(r"\[([^\]]*)\]")
 RATES = frozenset(("rate", "increase", "irate"))
 MOST_QUERIES = 8
 VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 IN_LEGEND = re.compile(r"\{\{(\w+)\}\}")
 UNITS = {re.compile(r"_us(_|:|$)"): Unit.MICROSECONDS, re.compile(r"_seconds(_|$)"): Unit.SECONDS}
-COMPARISONS = (">", ">=", "!=", "==", "<", "<=")
 
 
 def check(boards: Sequence[Board], known: Mapping[str, Series]) -> list[Finding]:
@@ -77,7 +77,7 @@ def _of_query(query: Query, panel: Panel, known: Mapping[str, Series]) -> Iterat
     if not query.legend.strip():
         yield "DSH011", f"{text}: no legend, so its series could not be told apart"
     try:
-        tree = promql.parse(with_values(text, window=f"{STANDS_FOR_WINDOW.seconds}s"))
+        tree = promql.parse(with_values(text, model=CHOSEN))
     except ValueError as error:
         yield "DSH001", f"{text}: {error}", "Prometheus would not take it either"
         return
@@ -91,12 +91,18 @@ def _of_query(query: Query, panel: Panel, known: Mapping[str, Series]) -> Iterat
             f"{text}: the legend asks for {name}, which its series do not have",
             f"they have {sorted(labels)}",
         )
-    if '"$model"' not in text and any("model" in _known_labels(name, known) for name, _ in selectors):
-        yield (
-            "DSH009",
-            f"{text}: its series have a model, and the reader's choice is not asked for",
-            'add model=~"$model"',
-        )
+    for node, _ in _walk(tree):
+        if type(node).__name__ == "VectorSelector" and "model" in _known_labels(node.name or "", known):
+            asked = [one for one in node.matchers.matchers if one.name == "model"]
+            if not any(one.op == promql.MatchOp.Re and one.value == CHOSEN for one in asked):
+                yield (
+                    "DSH009",
+                    f"{text}: {node.name} has a model, and the reader's choice is not asked for",
+                    'add model=~"$model"',
+                )
+    for window in IN_BRACKETS.findall(QUOTED.sub("", text)):
+        if window != WINDOW:
+            yield "DSH005", f"{text}: a window of {window}, whatever the interval of scrapes", f"write {WINDOW}"
     yield from _of_shape(text, tree, panel, known)
 
 
@@ -126,17 +132,12 @@ def _of_shape(text: str, tree: Any, panel: Panel, known: Mapping[str, Series]) -
                 )
             if rated and not counts:
                 yield "DSH004", f"{text}: {node.name} is no counter, and has no rate", "ask for it as it is"
-        if kind == "MatrixSelector" and node.range != STANDS_FOR_WINDOW:
-            yield "DSH005", f"{text}: a window of {node.range}, whatever the interval of scrapes", f"write {WINDOW}"
-        if kind == "Call" and node.func.name == "histogram_quantile":
-            inner = node.args[1]
-            sums_le = type(inner).__name__ == "AggregateExpr" and inner.modifier and "le" in inner.modifier.labels
-            if not sums_le:
-                yield (
-                    "DSH006",
-                    f"{text}: a quantile of buckets that are not summed by (le)",
-                    "histogram_quantile(q, sum by (le) (rate(...)))",
-                )
+        if kind == "Call" and node.func.name == "histogram_quantile" and not _sums_by_bound(node.args[1]):
+            yield (
+                "DSH006",
+                f"{text}: a quantile of buckets that are not summed by (le)",
+                "histogram_quantile(q, sum by (le) (rate(...)))",
+            )
         if kind == "BinaryExpr" and str(node.op) == "/" and not _guarded(node.rhs):
             yield "DSH007", f"{text}: a division without a guard gives NaN where nothing happened", "a / (b > 0)"
     for ending, unit in UNITS.items():
@@ -150,13 +151,24 @@ def _of_shape(text: str, tree: Any, panel: Panel, known: Mapping[str, Series]) -
         yield "DSH006", f"{text}: a heatmap needs the buckets of a histogram"
 
 
+def _sums_by_bound(node: Any) -> bool:
+    if type(node).__name__ == "ParenExpr":
+        return _sums_by_bound(node.expr)
+    if type(node).__name__ != "AggregateExpr" or str(node.op) != "sum" or node.modifier is None:
+        return False
+    return node.modifier.type == promql.AggModifierType.By and "le" in node.modifier.labels
+
+
 def _guarded(node: Any) -> bool:
+    """A number other than 0, or a comparison that leaves nothing but what is above 0."""
     kind = type(node).__name__
     if kind == "ParenExpr":
         return _guarded(node.expr)
     if kind == "NumberLiteral":
         return bool(node.val)
-    return kind == "BinaryExpr" and str(node.op) in COMPARISONS
+    if kind != "BinaryExpr" or str(node.op) != ">" or type(node.rhs).__name__ != "NumberLiteral":
+        return False
+    return node.rhs.val >= 0 and not (node.modifier is not None and node.modifier.return_bool)
 
 
 def _children(node: Any) -> list[Any]:

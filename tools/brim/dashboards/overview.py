@@ -48,10 +48,12 @@ HAPPY = Row(
         ),
         Panel(
             "Error budget burnt",
-            "How many times faster than it lasts. 1 uses it up exactly; "
-            "the alerts fire at 14.4 over an hour and at 6 over six.",
+            "How many times faster than it lasts, and where the fast alert's limit is. 1 uses it up exactly.",
             Unit.COUNT,
-            lines((f'{series.BURN}{{{MODEL}, window=~"5m|1h"}}', "{{model}} {{class}} over {{window}}")),
+            lines(
+                (f'{series.BURN}{{{MODEL}, window=~"5m|1h"}}', "{{model}} {{class}} over {{window}}"),
+                (f'{series.BURN_LIMIT}{{{MODEL}, pace="fast"}}', "{{model}} {{class}} limit"),
+            ),
         ),
         Panel(
             "Alerts firing",
@@ -90,8 +92,8 @@ REFUSED = Row(
     (
         Panel(
             "Refused, by class and reason",
-            "queue_full and room_full: no room for anybody. shed: batch requests gave way. "
-            "deadline: an answer would have come too late. bad_request: never tried.",
+            "queue_full and room_full: no room for anybody. shed: batch requests gave way. deadline and "
+            "deadline_unreachable: an answer would have come too late. tenant_rate: one caller's share is used up.",
             Unit.PER_SECOND,
             lines(
                 (
