@@ -9,7 +9,7 @@
 set -euo pipefail
 CHECKOUT=${CHECKOUT:-/opt/brim/checkout}
 SITE_PACKAGES=${SITE_PACKAGES:-/opt/brim/site-packages}
-WORK=${WORK:-/work}
+WORK=${WORK:-/srv/brim}
 ADAPTERS=${ADAPTERS:-/adapters}
 
 test "$#" -gt 0 || { echo "error: no service is named" >&2; exit 2; }

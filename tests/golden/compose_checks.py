@@ -31,7 +31,7 @@ Services = Mapping[str, Mapping[str, Any]]
 EXPORTER_JOB = "brim"
 CHECKOUT = PurePosixPath("/opt/brim/checkout")
 """Where brim-tools has this checkout (deploy/image/Dockerfile)."""
-MADE_BY_IMAGE = {"brim-tools": ("/work", "/adapters", "/engines"), "tensorrt": ("/work",)}
+MADE_BY_IMAGE = {"brim-tools": ("/srv/brim", "/adapters", "/engines"), "tensorrt": ("/srv/brim",)}
 """Folders that an image has, or a working_dir makes, beside what is mounted."""
 LISTENS = {"prometheus": {9090}, "grafana": {3000}}
 TIMINGS = Path("/tmp/timings")

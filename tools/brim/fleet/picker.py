@@ -18,6 +18,7 @@ from brim.retries import Budget
 from brim.server.healing import Bounds
 from brim.server.logs import bound_log
 from brim.server.ports import choose_ports
+from brim.server.program import end_program
 
 STOP_TIMEOUT_S = 5.0
 
@@ -131,13 +132,5 @@ class PickerProcess:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.terminate()
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end_program(process, STOP_TIMEOUT_S)

@@ -32,6 +32,7 @@ from brim.server.endpoint import LOOPBACK, Endpoint
 from brim.server.healing import Bounds
 from brim.server.logs import bound_log, log_tail
 from brim.server.ports import choose_ports
+from brim.server.program import end_program
 from brim.service.samples import Row
 
 READY_TIMEOUT_S = 30.0
@@ -288,14 +289,6 @@ class Gateway:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.terminate()
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            process.kill()
-            process.wait(leftovers.END_TIMEOUT_S)
+        if process is not None:
+            end_program(process, STOP_TIMEOUT_S)
             leftovers.clear(self._prefix)

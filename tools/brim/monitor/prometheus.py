@@ -23,6 +23,7 @@ from brim.parent import die_with_parent
 from brim.server.endpoint import LOOPBACK
 from brim.server.logs import bound_log, log_tail
 from brim.server.ports import choose_ports
+from brim.server.program import end_program
 
 CONFIG_FILE, LOG_FILE, DATA_FOLDER = "prometheus.json", "prometheus.log", "data"
 RETENTION = "6h"
@@ -286,16 +287,8 @@ class Prometheus:
     def stop(self) -> None:
         """End it. Safe to call twice."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.terminate()
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end_program(process, STOP_TIMEOUT_S)
 
     def _write(self, config: Document) -> None:
         # JSON is YAML.
