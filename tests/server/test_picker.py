@@ -60,7 +60,10 @@ def picks(fleet: Picked) -> float:
 
 
 def test_a_prompt_goes_where_its_beginning_is(fleet: Picked) -> None:
-    answers = [fleet.story(f"{LONG} and then {number}") for number in range(6)]
+    answers = []
+    for number in range(6):
+        answers.append(fleet.story(f"{LONG} and then {number}"))
+        wait_until(lambda: in_flight(fleet) == {}, "a request stays in flight")
     homes = {answer["replica"] for answer in answers}
     assert len(homes) == 1
     assert all(answer["picked"].split(",")[0] == fleet.upstreams[answer["replica"]].http for answer in answers)
@@ -252,13 +255,17 @@ def sick(fleet: Picked) -> int:
 def test_a_gateway_that_streams_bodies_both_ways_is_answered_as_well(tmp_path: Path) -> None:
     with picked(tmp_path, BodyMode.FULL_DUPLEX) as fleet:
         long = LONG * 200
-        answers = [fleet.story(f"{long}{number}") for number in range(3)]
+        answers = []
+        for number in range(3):
+            answers.append(fleet.story(f"{long}{number}"))
+            # An answer reaches its caller a moment before the picker hears that it is complete.
+            wait_until(lambda: in_flight(fleet) == {}, "a request stays in flight")
         assert len({answer["replica"] for answer in answers}) == 1
         assert all(answer["picked"] for answer in answers)
         # The body has arrived as it was.
         assert {answer["bytes"] for answer in answers} == {len(long) + 1 + len('{"text_input": ""}')}
         assert fleet.sort()["picked"]
-        assert in_flight(fleet) == {}
+        wait_until(lambda: in_flight(fleet) == {}, "a request stays in flight")
 
 
 def test_a_picker_that_ends_is_started_again_and_one_that_never_stays_is_let_go(tmp_path: Path) -> None:
